@@ -1,0 +1,57 @@
+# make demo    what jtprim does, on this machine; StableHLO files in build/demo
+# make test    the tests that need no GPU
+# make check   format, lint, types and those tests
+# make bench   the benchmarks
+# make clean   removes what these made
+#
+# Each makes a virtual environment of its own at first use. PYTHON, VENV, PINS and PYTEST_ARGS may be
+# given: make test PYTHON=python3.12 VENV=.venv-old PINS='jax==0.10.2 triton==3.6.0'
+
+PYTHON ?= python3
+VENV ?= .venv
+PINS ?=
+PYTEST_ARGS ?=
+
+# Beside a GPU, JAX's plugin for it is installed too.
+ifneq ($(shell nvidia-smi -L 2>/dev/null),)
+  EXTRAS := test,gpu
+else ifneq ($(wildcard /dev/kfd),)
+  EXTRAS := test,rocm
+else
+  EXTRAS := test
+endif
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+TOOLS := $(VENV)/installed-tools
+
+.PHONY: demo test check style bench clean
+
+demo: $(INSTALLED)
+	$(BIN)/python -m examples.demo
+
+test: $(INSTALLED)
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+check: style test
+
+style: $(TOOLS)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks.run
+
+clean:
+	rm -rf .venv* build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]' $(PINS)
+	touch $@
+
+$(TOOLS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet -e '.[dev]' $(PINS)
+	touch $@
