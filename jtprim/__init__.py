@@ -1,0 +1,19 @@
+"""Triton and Gluon kernels inside JAX programs."""
+
+from jtprim import lowering as lowering
+from jtprim.caches import clear_caches as clear_caches
+from jtprim.errors import JtprimError as JtprimError
+from jtprim.inspection import InspectedKernel as InspectedKernel
+from jtprim.inspection import Inspection as Inspection
+from jtprim.inspection import inspect as inspect
+from jtprim.launch import Kernel as Kernel
+from jtprim.launch import kernel as kernel
+from jtprim.launch import specialize as specialize
+from jtprim.launch import triton_call as triton_call
+from jtprim.primitive import Configuration as Configuration
+from jtprim.primitive import CostEstimate as CostEstimate
+from jtprim.primitive import launch_parameters as launch_parameters
+from jtprim.primitive import triton_kernel_p as triton_kernel_p
+from jtprim.specialize.binder import Specialization as Specialization
+
+__version__ = "0.1.0"

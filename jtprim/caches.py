@@ -1,0 +1,11 @@
+"""The caches that jtprim keeps in memory, in one place."""
+
+from __future__ import annotations
+
+from jtprim.specialize import adapters, binder, compile, kernel
+
+
+def clear_caches() -> None:
+    """Empties every cache that jtprim keeps in memory. Triton's on disk and JAX's own stay."""
+    for module in (adapters, binder, compile, kernel):
+        module.clear_caches()

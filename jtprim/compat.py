@@ -1,0 +1,152 @@
+"""All differences between supported versions of JAX and Triton, and all private names jtprim uses.
+
+Nothing else in jtprim asks for a version or imports from ``jax._src``, ``jaxlib`` or ``triton._C``.
+Each section says what it is for and which versions it tells apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jaxlib
+import triton
+from jax._src import core as jax_core
+from jax._src import effects as jax_effects
+from triton.backends.compiler import BaseBackend
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:3] if part.isdigit())
+
+
+# --- jaxlib: what the Triton runtime of the GPU plugins understands ---------------------------
+
+# The plugins' runtime takes a binary inline (`TritonKernel.module_image`) from jaxlib 0.11 on; the
+# schema inside 0.10's plugins lacks the field.
+HAS_MODULE_IMAGE: bool = _version(jaxlib.__version__) >= (0, 11)
+
+
+# --- JAX: effects, printing, devices ----------------------------------------------------------
+
+
+class LaunchEffect(jax_effects.Effect):
+    """The effect of a launch that was declared to have side effects: never eliminated."""
+
+    __str__ = lambda self: "Triton"
+
+
+launch_effect = LaunchEffect()
+for _allowed in (
+    jax_effects.lowerable_effects,
+    jax_effects.control_flow_allowed_effects,
+    jax_effects.remat_allowed_effects,
+    jax_effects.custom_derivatives_allowed_effects,
+):
+    _allowed.add_type(LaunchEffect)
+
+
+def register_printing(primitive: Any, visible: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Prints equations of `primitive` with the parameters that `visible` keeps, on one line."""
+
+    def rule(eqn: Any, context: Any, settings: Any) -> Any:
+        parameters = " ".join(f"{name}={value}" for name, value in visible(eqn.params).items())
+        pp = jax_core.pp
+        lhs = jax_core.pp_vars(eqn.outvars, context, print_shapes=settings.print_shapes)
+        rhs = [pp.text(f"{primitive.name}[{parameters}]")]
+        if eqn.invars:
+            rhs += [pp.text(" "), jax_core.pp_vars(eqn.invars, context)]
+        return pp.concat([lhs, pp.text(" = ", annotation=None), *rhs]) if eqn.outvars else pp.concat(rhs)
+
+    jax_core.pp_eqn_rules[primitive] = rule
+
+
+def at_top_level() -> bool:
+    """Whether nothing is being traced on this thread, so that an equation bound now runs at once."""
+    return bool(jax_core.trace_state_clean())
+
+
+def lowering_devices(module_context: Any) -> list[Any]:
+    """The devices that a lowering is for; none when it is for a platform without devices here.
+
+    `ModuleContext.get_backend` starts the platform's backend where the module has none; asking
+    only where there is one keeps a GPU backend from being initialised for a named target.
+    """
+    if module_context.backend is None:
+        return []
+    backend = module_context.get_backend(optional=True)
+    return [] if backend is None else list(backend.local_devices())
+
+
+def abstract_device_kind() -> str | None:
+    """The device kind of the mesh in context (``jax.set_mesh``), if it is a GPU's."""
+    mesh = jax.sharding.get_abstract_mesh()
+    device = None if mesh.empty else mesh.abstract_device
+    if device is None or device.platform not in ("gpu", "cuda", "rocm"):
+        return None
+    return device.device_kind
+
+
+# --- Triton: options and the AMD backend's view of arrays --------------------------------------
+
+
+def option_fields(backend: str) -> dict[str, Any]:
+    """The options of a backend (``"cuda"`` or ``"hip"``) with their defaults."""
+    if backend == "cuda":
+        from triton.backends.nvidia.compiler import CUDAOptions as options
+    else:
+        from triton.backends.amd.compiler import HIPOptions as options
+    return {field.name: field.default for field in dataclasses.fields(options)}
+
+
+def binder_backend(backend: Any) -> Any:
+    """The backend object that Triton's generated binder asks about arrays.
+
+    Triton 3.6 and 3.7: the AMD backend imports torch to learn whether an array spans 2 GiB, even for objects that
+    answer `ptr_range` themselves. This one answers by the same rule without it.
+    """
+    if backend.target.backend != "hip" or _version(triton.__version__) >= (3, 8):
+        return backend
+
+    class _Backend(type(backend)):  # type: ignore[misc]
+        @staticmethod
+        def get_tensor_specialization(arg: Any, **kwargs: Any) -> str:
+            text = BaseBackend.get_tensor_specialization(arg, **kwargs)
+            in_range = triton.knobs.amd.use_buffer_ops and arg.ptr_range() <= 2**31 - 1
+            return text + "S" if in_range else text
+
+    return _Backend(backend.target)
+
+
+# --- Triton: printing a module in generic form ------------------------------------------------
+
+# jaxlib's MLIR bindings; they read what Triton prints. `mlir-python-bindings` on PyPI is an empty
+# placeholder, so these are the ones to use.
+from jaxlib.mlir import ir as mlir_ir  # noqa: E402, F401
+
+_GENERIC_MARK = "jtprim_generic"
+
+
+def triton_context(backend: Any) -> Any:
+    """A fresh MLIR context of Triton's, with the dialects of `backend` loaded."""
+    from triton._C.libtriton import ir
+
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    return context
+
+
+def print_generic(module: Any, context: Any) -> str:
+    """Prints one of Triton's modules in MLIR's generic form, with source locations.
+
+    libtriton has no switch for the generic form, but MLIR falls back to it for a module that does not
+    verify: a unit attribute without a dialect's prefix is enough. The mark is given a prefix in the
+    text, which is then valid. The module is spoilt and must not be used afterwards.
+    """
+    from triton._C.libtriton import ir
+
+    module.set_attr(_GENERIC_MARK, ir.builder(context).get_unit_attr())
+    return str(module).replace(_GENERIC_MARK, _GENERIC_MARK.replace("_", "."))

@@ -1,0 +1,196 @@
+"""The lowering rule for NVIDIA and AMD GPUs: one custom call that carries the compiled kernel.
+
+The custom call is the one that jaxlib's GPU plugins register for Triton; `payload` describes its
+message. Nothing here needs a GPU, a driver or a plugin.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.interpreters import mlir
+from triton.backends.compiler import GPUTarget
+
+from jtprim import compat
+from jtprim.arguments import Operand, Output, Tree
+from jtprim.errors import UnsupportedError
+from jtprim.lowering import payload
+from jtprim.primitive import Configuration, OutShape
+from jtprim.specialize.adapters import Adapter
+from jtprim.specialize.binder import ALIGNMENT_BYTES, leaves_by_path
+from jtprim.specialize.compile import Binary, compile_arguments
+from jtprim.specialize.kernel import KernelSource
+from jtprim.specialize.target import resolve_target
+
+CALL_TARGET = "triton_kernel_call_ffi"
+
+# The runtime's ROCm build launches `num_warps * 64` threads whatever the GPU's wavefront is.
+_ROCM_RUNTIME_WARP = 64
+
+# Triton's scalar types in the runtime's: the kernel reads its argument's low bytes, so integers narrower
+# than 32 bits travel in 32.
+_INTEGER_KINDS = {
+    "i8": "i32",
+    "i16": "i32",
+    "i32": "i32",
+    "i64": "i64",
+    "u1": "u32",
+    "u8": "u32",
+    "u16": "u32",
+    "u32": "u32",
+    "u64": "u64",
+}
+
+
+def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params: Any) -> Sequence[Any]:
+    """Lowers one equation of `triton_kernel_p` for ``"cuda"`` or ``"rocm"``."""
+    source: KernelSource = params["kernel"]
+    out_shape: OutShape = params["out_shape"]
+    devices = compat.lowering_devices(ctx.module_context)
+    target = resolve_target(platform, devices, params["target"], kernel=source.name)
+    if platform == "rocm" and devices and not compat.HAS_MODULE_IMAGE:
+        raise UnsupportedError(
+            "needs jaxlib 0.11 or newer on AMD GPUs: the runtime of older ones takes binaries by the path "
+            "of a temporary file only; upgrade jax.",
+            kernel=source.name,
+        )
+    candidates = [c for c in params["configurations"] if 0 not in c.grid]
+    calls = [
+        _kernel_call(source, params["arguments"], ctx.avals_in, out_shape.shapes, candidate, target)
+        for candidate in candidates
+    ]
+    call: payload.KernelCall | payload.AutotunedKernelCall
+    if len(calls) == 1:
+        [call] = calls
+    else:
+        call = payload.AutotunedKernelCall(
+            name=source.name,
+            configurations=tuple(
+                (one, repr(candidate)) for one, candidate in zip(calls, candidates, strict=True)
+            ),
+            aliases=tuple(
+                payload.BufferAlias(operand, len(operands) + output, _size_bytes(out_shape.shapes[output]))
+                for operand, output in params["aliases"]
+            ),
+        )
+    opaque = payload.encode(payload.Payload(call, params["name"], params["metadata"]))
+    rule = jax.ffi.ffi_lowering(
+        CALL_TARGET,
+        operand_output_aliases=dict(params["aliases"]),
+        has_side_effect=params["has_side_effect"],
+        api_version=4,
+    )
+    return rule(ctx, *operands, opaque=opaque)
+
+
+def _kernel_call(
+    source: KernelSource,
+    arguments: Sequence[Tree],
+    operands: Sequence[Any],
+    outputs: Sequence[jax.ShapeDtypeStruct],
+    configuration: Configuration,
+    target: GPUTarget,
+) -> payload.KernelCall:
+    adapter, binary = compile_arguments(
+        source,
+        arguments,
+        operands,
+        outputs,
+        dict(configuration.constexprs),
+        configuration.options,
+        target,
+    )
+    return payload.KernelCall(
+        kernel=_kernel(source, binary),
+        grid=configuration.grid,
+        parameters=tuple(_parameters(adapter, arguments, outputs, configuration)),
+    )
+
+
+def _kernel(source: KernelSource, binary: Binary) -> payload.Kernel:
+    inline = compat.HAS_MODULE_IMAGE or binary.target.backend == "hip"
+    return payload.Kernel(
+        name=binary.name,
+        num_warps=_runtime_warps(source, binary),
+        num_ctas=binary.num_ctas,
+        shared_bytes=binary.shared_bytes,
+        code=payload.ModuleImage(binary.image, binary.digest) if inline else payload.Ptx(binary.asm["ptx"]),
+        compute_capability=_compute_capability(binary.target),
+        scratch_bytes=binary.scratch_bytes,
+        scratch_alignment_bytes=binary.scratch_alignment_bytes,
+    )
+
+
+def _runtime_warps(source: KernelSource, binary: Binary) -> int:
+    """The number of warps that makes the runtime launch the binary's threads."""
+    if binary.target.backend == "cuda":
+        return binary.num_warps
+    warps, rest = divmod(binary.num_threads, _ROCM_RUNTIME_WARP)
+    if rest:
+        raise UnsupportedError(
+            f"has {binary.num_threads} threads, but jaxlib's ROCm runtime launches multiples of "
+            f"{_ROCM_RUNTIME_WARP}; use an even num_warps on {binary.target.arch}.",
+            kernel=source.name,
+        )
+    return warps
+
+
+def _compute_capability(target: GPUTarget) -> int:
+    """The target as the runtime counts: 90 for sm_90, 94 for gfx942 (major and minor)."""
+    if target.backend == "cuda":
+        return int(target.arch)
+    digits = str(target.arch).removeprefix("gfx")
+    return int(digits[:-2]) * 10 + int(digits[-2], 16)
+
+
+def _parameters(
+    adapter: Adapter,
+    arguments: Sequence[Tree],
+    outputs: Sequence[jax.ShapeDtypeStruct],
+    configuration: Configuration,
+) -> list[payload.Parameter]:
+    """The launch's arguments in the order of the binary's parameters; constexprs have none."""
+    leaves = leaves_by_path(arguments)
+    specialization = adapter.specialization
+    found: list[payload.Parameter] = []
+    for path, kind in specialization.leaf_types():
+        if kind == "constexpr":
+            continue
+        leaf = leaves[(*adapter.paths[path[0]], *path[1:])]
+        if isinstance(leaf, (Operand, Output)):
+            zeroed = isinstance(leaf, Output) and leaf.index in configuration.zeroed
+            found.append(
+                payload.ArrayParameter(
+                    alignment_bytes=ALIGNMENT_BYTES if specialization.is_aligned(path) else 0,
+                    zeroed_bytes=_size_bytes(outputs[leaf.index]) if zeroed else 0,
+                )
+            )
+        else:
+            found.append(scalar_parameter(kind, leaf.value))
+    return found
+
+
+def scalar_parameter(kind: str, value: Any) -> payload.ScalarParameter:
+    """A number as the compiled kernel reads it, for one of Triton's scalar types."""
+    if kind == "fp64":
+        return payload.ScalarParameter("f64", float(value))
+    if kind == "fp32":
+        return payload.ScalarParameter("f32", float(value))
+    if kind in ("fp16", "bf16"):
+        dtype = np.dtype(np.float16) if kind == "fp16" else np.dtype(jax.numpy.bfloat16)
+        (bits,) = struct.unpack("<H", np.asarray(float(value), dtype).tobytes())
+        return payload.ScalarParameter("u32", bits)
+    runtime = _INTEGER_KINDS[kind]
+    bits = int(kind[1:])
+    wrapped = int(value) & (2**bits - 1) if bits > 1 else int(bool(value))
+    if kind.startswith("i") and wrapped >= 2 ** (bits - 1):
+        wrapped -= 2**bits
+    return payload.ScalarParameter(runtime, wrapped)  # type: ignore[arg-type]
+
+
+def _size_bytes(shape: Any) -> int:
+    return int(np.prod(shape.shape, dtype=np.int64)) * np.dtype(shape.dtype).itemsize

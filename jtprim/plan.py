@@ -1,0 +1,142 @@
+"""Plans: what launches of one kernel share when their arguments look alike.
+
+Working out a launch (sorting keywords, binding arguments, building trees) costs ten times what JAX takes
+to run one. Two launches whose arrays agree in shape and dtype and whose other arguments are equal differ in
+their grid at most, so all else is kept, by a key that tells any two arguments apart that a launch tells
+apart. The grid is computed anew at each launch: it may be a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from jtprim import compat
+from jtprim.arguments import Path, static_identity
+from jtprim.primitive import check_grid, triton_kernel_p
+from jtprim.specialize.kernel import KernelSource
+
+# More different launches than this of one kernel are worked out anew.
+_MOST_PLANS = 4096
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an operand stands in a launch: a positional argument or a keyword, then a path into it."""
+
+    argument: int | str
+    path: Path = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A launch without its arrays and its grid.
+
+    Attributes:
+      source: the kernel at the state of its globals that the plan was made for.
+      names: the parameter of each positional argument.
+      meta: what a grid function sees beside the arguments passed: defaults, shapes of outputs, options.
+      places: where the operands stand.
+      parameters: the equation's parameters, with the configurations' grid still to be set.
+      rebuild: makes what the launch returns from the equation's results.
+    """
+
+    source: KernelSource
+    names: tuple[str, ...]
+    meta: Mapping[str, Any]
+    places: tuple[Place, ...]
+    parameters: Mapping[str, Any]
+    rebuild: Callable[[Sequence[Any]], Any]
+    _bound: dict[tuple[int, int, int], Bound] = field(default_factory=dict)
+
+    def launch(self, grid: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Binds the equation for these arguments and returns what the launch returns."""
+        if callable(grid):
+            grid = grid({**self.meta, **dict(zip(self.names, args, strict=False)), **kwargs})
+        sizes = check_grid(grid, kernel=self.source.name)
+        bound = self._bound.get(sizes)
+        if bound is None:
+            [configuration] = self.parameters["configurations"]
+            configurations = (replace(configuration, grid=sizes),)
+            bound = self._bound[sizes] = Bound({**self.parameters, "configurations": configurations})
+        operands = []
+        for place in self.places:
+            operand = args[place.argument] if isinstance(place.argument, int) else kwargs[place.argument]
+            for index in place.path:
+                operand = operand[index]
+            operands.append(operand)
+        return self.rebuild(bound(*operands))
+
+
+class Bound:
+    """One equation without its operands. At top level it runs through `jax.jit`'s own fast path."""
+
+    def __init__(self, parameters: dict[str, Any]):
+        self.parameters = parameters
+
+        def launch(*operands: Any) -> Any:
+            return triton_kernel_p.bind(*operands, **parameters)
+
+        launch.__name__ = launch.__qualname__ = parameters["name"]
+        self._compiled = jax.jit(launch)
+
+    def __call__(self, *operands: Any) -> Any:
+        if compat.at_top_level():
+            return self._compiled(*operands)
+        return triton_kernel_p.bind(*operands, **self.parameters)
+
+
+class Plans:
+    """The plans of one kernel."""
+
+    def __init__(self) -> None:
+        self._plans: dict[Hashable, Plan] = {}
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def find(self, key: Hashable | None, source: KernelSource) -> Plan | None:
+        plan = None if key is None else self._plans.get(key)
+        return plan if plan is not None and plan.source == source else None
+
+    def keep(self, key: Hashable | None, plan: Plan) -> None:
+        if key is None:
+            return
+        if len(self._plans) >= _MOST_PLANS:
+            self._plans.clear()
+        self._plans[key] = plan
+
+
+def plan_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable | None:
+    """A key that is equal for launches that differ in the contents of arrays at most.
+
+    None where an argument can't be hashed: such a launch is worked out each time.
+    """
+    try:
+        return (
+            tuple(map(_argument_key, args)),
+            tuple((name, _argument_key(value)) for name, value in kwargs.items()),
+            jax.config.jax_enable_x64,
+            compat.abstract_device_kind(),
+        )
+    except TypeError:
+        return None
+
+
+def _argument_key(value: Any) -> Hashable:
+    kind = type(value)
+    if kind is int or kind is str or kind is bool or value is None:
+        return (kind, value)
+    if isinstance(value, (jax.Array, jax.ShapeDtypeStruct)):
+        return (kind is jax.ShapeDtypeStruct, value.shape, value.dtype, value.weak_type)
+    if isinstance(value, np.ndarray):
+        return (np.ndarray, value.shape, value.dtype)
+    if isinstance(value, (tuple, list)):
+        return (kind, tuple(map(_argument_key, value)))
+    if isinstance(value, Mapping):
+        return (kind, tuple((_argument_key(k), _argument_key(v)) for k, v in value.items()))
+    return static_identity(value)

@@ -1,0 +1,1 @@
+"""From a launch's arguments and a target to a compiled binary, through Triton's own code."""

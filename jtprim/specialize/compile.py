@@ -1,0 +1,212 @@
+"""From a specialization, options and a target to a binary, through `triton.compile`.
+
+Triton keeps compiled kernels on disk (``TRITON_CACHE_DIR``, untouched here). The map in memory spares
+reading them again: its entries belong to the kernel's source as it was, so a redefined kernel or a
+changed global is compiled anew, and they die with the kernel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, CompiledKernel, make_backend
+from triton.runtime.jit import JITFunction
+
+from jtprim import compat
+from jtprim.arguments import Static, Tree
+from jtprim.errors import LaunchValueError, UnsupportedError
+from jtprim.specialize.adapters import Adapter, adapt
+from jtprim.specialize.binder import Specialization, specialize_arguments
+from jtprim.specialize.kernel import KernelSource
+from jtprim.specialize.target import target_name
+
+# Stages whose result is text, in the order of compilation, for both backends.
+_TEXT_STAGES = ("ttir", "ttgir", "llir", "ptx", "amdgcn")
+
+
+@dataclass(frozen=True, eq=False)
+class Binary:
+    """A compiled kernel: all that a launch needs, and the text of every stage on the way.
+
+    Attributes:
+      name: the entry point.
+      target: what it runs on.
+      num_warps: warps of one program as compiled; warp specialization adds to the option's number.
+      num_ctas: thread blocks in one program's cluster.
+      shared_bytes: dynamic shared memory of one thread block.
+      scratch_bytes, scratch_alignment_bytes: global scratch memory of one program.
+      image: the cubin or hsaco.
+      asm: text by stage: ``ttir``, ``ttgir``, ``llir``, ``ptx`` or ``amdgcn``.
+      digest: identifies `image` and the launch's other numbers.
+    """
+
+    name: str
+    target: GPUTarget
+    num_warps: int
+    num_ctas: int
+    shared_bytes: int
+    scratch_bytes: int
+    scratch_alignment_bytes: int
+    image: bytes = field(repr=False)
+    asm: Mapping[str, str] = field(repr=False)
+    digest: str
+
+    @property
+    def num_threads(self) -> int:
+        """Threads in one thread block."""
+        return self.num_warps * self.target.warp_size
+
+
+# The binaries in use by the digest of the binary and of its PTX: inspection finds here what a lowered
+# module contains.
+_by_digest: weakref.WeakValueDictionary[str, Binary] = weakref.WeakValueDictionary()
+
+_Key = tuple[str, str, GPUTarget, tuple[Any, ...]]
+_compiled: weakref.WeakKeyDictionary[JITFunction, dict[_Key, Future[Binary]]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def options_for(target: GPUTarget, options: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The options of a launch that `target`'s backend has; another vendor's are left out."""
+    known = compat.option_fields(target.backend)
+    return {name: value for name, value in options if name in known}
+
+
+def ast_source(adapter: Adapter) -> ASTSource:
+    """What Triton compiles: a function with its types, constants and attributes."""
+    specialization = adapter.specialization
+    if adapter.function.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource as source_type
+    else:
+        source_type = ASTSource
+    return source_type(
+        adapter.function,
+        dict(specialization.signature),
+        {path: static.value for path, static in specialization.constexprs},
+        {path: [list(pair) for pair in pairs] for path, pairs in specialization.attributes},
+    )
+
+
+def compile_arguments(
+    source: KernelSource,
+    arguments: Sequence[Tree],
+    operands: Sequence[Any],
+    outputs: Sequence[Any],
+    constexprs: Mapping[str, Static],
+    options: Sequence[tuple[str, Any]],
+    target: GPUTarget,
+) -> tuple[Adapter, Binary]:
+    """Specializes, adapts and compiles a kernel for one configuration of an equation.
+
+    Returns:
+      The adapter whose parameters the binary has, and the binary.
+    """
+    specialization = specialize_arguments(source, arguments, operands, outputs, constexprs, target)
+    adapter = adapt(source, arguments, specialization)
+    return adapter, compile_kernel(adapter, options_for(target, options), target)
+
+
+def compile_kernel(adapter: Adapter, options: Mapping[str, Any], target: GPUTarget) -> Binary:
+    """The binary, compiled unless it is at hand; two threads that ask for it compile it once.
+
+    Raises:
+      triton.CompilationError: the kernel's source is at fault; with the excerpt that Triton shows.
+      LaunchValueError: an option has a value that the backend refuses.
+      UnsupportedError: an option asks for what jaxlib's runtime can't do.
+    """
+    source = adapter.specialization.source
+    parsed = _parse_options(source, options, target)
+    key = (adapter.specialization.key, str(sorted(vars(parsed).items())), target, adapter.paths)
+    with _lock:
+        of_function = _compiled.setdefault(source.function, {})
+        future = of_function.get(key)
+        mine = future is None
+        if future is None:
+            future = of_function[key] = Future()
+    if mine:
+        try:
+            binary = _compile(adapter, parsed, target)
+        except BaseException as error:
+            with _lock:
+                of_function.pop(key, None)
+            future.set_exception(error)
+            raise
+        _by_digest[binary.digest] = binary
+        if "ptx" in binary.asm:
+            _by_digest[ptx_digest(binary.asm["ptx"])] = binary
+        future.set_result(binary)
+    return future.result()
+
+
+def _parse_options(source: KernelSource, options: Mapping[str, Any], target: GPUTarget) -> Any:
+    try:
+        parsed = make_backend(target).parse_options(dict(options))
+    except (AssertionError, ValueError, TypeError) as error:
+        raise LaunchValueError(
+            f"{target_name(target)} refuses the options {dict(options)}: {error}.", kernel=source.name
+        ) from error
+    for option in ("launch_cooperative_grid", "launch_pdl"):
+        if getattr(parsed, option, False):
+            raise UnsupportedError(
+                f"{option} is set, but jaxlib's runtime launches every kernel plainly; remove the option.",
+                kernel=source.name,
+            )
+    return parsed
+
+
+def _compile(adapter: Adapter, options: Any, target: GPUTarget) -> Binary:
+    source = adapter.specialization.source
+    try:
+        compiled: CompiledKernel = triton.compile(ast_source(adapter), target=target, options=vars(options))
+    except Exception as error:
+        error.add_note(f"while jtprim compiled {source.name} for {target_name(target)}")
+        raise
+    metadata = compiled.metadata
+    binary_stage = "cubin" if target.backend == "cuda" else "hsaco"
+    image = compiled.asm[binary_stage]
+    launch = (
+        metadata.name,
+        metadata.num_warps,
+        metadata.num_ctas,
+        metadata.shared,
+        getattr(metadata, "global_scratch_size", 0),
+        getattr(metadata, "global_scratch_align", 1),
+    )
+    digest = hashlib.sha256(repr(launch).encode() + image).hexdigest()
+    name, num_warps, num_ctas, shared_bytes, scratch_bytes, scratch_alignment_bytes = launch
+    return Binary(
+        name=name,
+        target=target,
+        num_warps=num_warps,
+        num_ctas=num_ctas,
+        shared_bytes=shared_bytes,
+        scratch_bytes=scratch_bytes,
+        scratch_alignment_bytes=scratch_alignment_bytes,
+        image=image,
+        asm={stage: compiled.asm[stage] for stage in _TEXT_STAGES if stage in compiled.asm},
+        digest=digest,
+    )
+
+
+def ptx_digest(text: str) -> str:
+    """Identifies a binary by its PTX, for calls that carry nothing else."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def find_binary(digest: str) -> Binary | None:
+    """A binary that is in memory, by its own digest or that of its PTX."""
+    return _by_digest.get(digest)
+
+
+def clear_caches() -> None:
+    """Forgets all compiled kernels in memory; those on disk stay."""
+    with _lock:
+        _compiled.clear()

@@ -1,0 +1,177 @@
+"""A Triton kernel as the other stages see it: its function, its parameters, and its key.
+
+A kernel is a `triton.jit` or `gluon.jit` function, or any nesting of `triton.autotune` and
+`triton.heuristics` around one. What is learned about a function is kept here, in maps that die with it;
+nothing is ever written on Triton's objects.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import types
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from triton.runtime.autotuner import Autotuner, Heuristics
+from triton.runtime.jit import JITCallable, JITFunction
+
+Kernel = JITFunction | Autotuner | Heuristics
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a kernel's signature."""
+
+    name: str
+    is_constexpr: bool
+    has_default: bool
+    default: Any
+
+
+def is_kernel(value: Any) -> bool:
+    """Whether `value` is something that Triton launches as ``value[grid](...)``."""
+    return isinstance(value, (JITFunction, Autotuner, Heuristics))
+
+
+def jit_function(kernel: Kernel) -> JITFunction:
+    """The `triton.jit` function inside autotuners and heuristics, however nested."""
+    while not isinstance(kernel, JITFunction):
+        kernel = kernel.fn
+    return kernel
+
+
+def kernel_name(kernel: Kernel) -> str:
+    return jit_function(kernel).__name__
+
+
+_parameters: weakref.WeakKeyDictionary[JITFunction, tuple[Parameter, ...]] = weakref.WeakKeyDictionary()
+
+
+def kernel_parameters(kernel: Kernel) -> tuple[Parameter, ...]:
+    """The kernel's parameters in the order of its signature."""
+    function = jit_function(kernel)
+    found = _parameters.get(function)
+    if found is None:
+        found = tuple(
+            Parameter(p.name, p.is_constexpr, p.default is not inspect.Parameter.empty, p.default)
+            for p in function.params
+        )
+        _parameters[function] = found
+    return found
+
+
+# --- Keys --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSource:
+    """A `triton.jit` function together with what its source and its globals are now.
+
+    Attributes:
+      function: the function itself.
+      key: Triton's `cache_key`, extended where a global that the source uses has changed since Triton
+        computed it. Two sources are equal when the function and the key are.
+    """
+
+    function: JITFunction
+    key: str
+    _hash: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(self.key))
+
+    @property
+    def name(self) -> str:
+        return str(self.function.__name__)
+
+    def compilable(self) -> JITFunction:
+        """The function to hand to Triton's compiler.
+
+        Triton memoizes the key on the function and refuses to launch it once a global has changed. A
+        copy that carries the new key compiles anew, and is found anew in Triton's disk cache.
+        """
+        if self.key == self.function.cache_key:
+            return self.function
+        changed = copy.copy(self.function)
+        changed.hash = self.key
+        return changed
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KernelSource) and self.function is other.function and self.key == other.key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class _Tracked:
+    """A global name that a kernel's code reads, and its value when the kernel was first seen."""
+
+    name: str
+    scope: dict[str, Any]
+    value: Any
+
+    def change(self) -> str:
+        """The present value as text, if it is another one; else nothing."""
+        now = self.scope.get(self.name)
+        if isinstance(now, JITCallable) or isinstance(self.value, JITCallable):
+            return "" if now is self.value else getattr(now, "cache_key", repr(now))
+        return "" if now == self.value else repr(now)
+
+
+_tracked: weakref.WeakKeyDictionary[JITFunction, tuple[_Tracked, ...]] = weakref.WeakKeyDictionary()
+
+
+def kernel_source(kernel: Kernel) -> KernelSource:
+    """The kernel's function as it is now."""
+    function = jit_function(kernel)
+    tracked = _tracked.get(function)
+    if tracked is None:
+        key = function.cache_key  # fills `used_global_vals`
+        tracked = _tracked[function] = tuple(_track(function, set()))
+        return KernelSource(function, key)
+    changes = [f"{one.name}={change}" for one in tracked if (change := one.change())]
+    if not changes:
+        return KernelSource(function, function.cache_key)
+    text = "-".join([function.cache_key, *changes])
+    return KernelSource(function, hashlib.sha256(text.encode()).hexdigest())
+
+
+def _track(function: JITCallable, seen: set[int]) -> Iterator[_Tracked]:
+    """The globals of a function and of all that it calls.
+
+    Triton's `used_global_vals` names the values; Triton 3.6 leaves out those of functions that are
+    called before they were compiled themselves, and no version notices that a called function was
+    replaced, so calls are followed here by the names in the code.
+    """
+    if id(function) in seen or function.__module__.startswith("triton."):
+        return
+    seen.add(id(function))
+    _ = function.cache_key
+    for (name, _), (value, scope) in function.used_global_vals.items():
+        yield _Tracked(name, scope, value)
+    scope = function.__globals__
+    names = function.fn.__code__.co_names
+    for name in names:
+        value = scope.get(name)
+        if isinstance(value, JITCallable):
+            yield _Tracked(name, scope, value)
+            yield from _track(value, seen)
+        elif isinstance(value, types.ModuleType) and not value.__name__.startswith("triton"):
+            members = {member: getattr(value, member, None) for member in names}
+            for member, callee in members.items():
+                if isinstance(callee, JITCallable):
+                    yield _Tracked(member, value.__dict__, callee)
+                    yield from _track(callee, seen)
+
+
+def clear_caches() -> None:
+    _parameters.clear()
+    _tracked.clear()

@@ -1,0 +1,56 @@
+"""A kernel's TTIR for the portable lowering: Triton's frontend and its first stage, nothing else.
+
+The target is fixed to sm_80, the newest one for which the `ttir` stage rewrites tensor descriptors
+to plain pointers. No driver, GPU or assembler is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from triton.backends.compiler import GPUTarget
+from triton.compiler import make_backend
+
+from .. import compat
+
+_TARGET = GPUTarget("cuda", 80, 32)
+
+# The options that the frontend reads. All others steer code generation for one GPU, which the
+# portable lowering does not have: `num_ctas`, for one, is refused on sm_80.
+_FRONTEND_OPTIONS = ("num_warps", "num_stages", "debug", "sanitize_overflow", "default_dot_input_precision")
+
+_FP8_DTYPES = ("fp8e4b15", "fp8e4b8", "fp8e4nv", "fp8e5", "fp8e5b16")
+
+
+def portable_ttir(source: Any, options: Mapping[str, object]) -> str:
+    """Translates a kernel to TTIR with all calls inlined.
+
+    Args:
+      source: a `triton.compiler.ASTSource`, or Gluon's `GluonASTSource`.
+      options: the launch's backend options; those that are about code generation are ignored.
+
+    Returns:
+      The module in MLIR's generic form, with source locations. A Gluon kernel comes as `ttgir`, the
+      first stage that inlines its calls.
+
+    Raises:
+      triton.CompilationError: the frontend's own error, unchanged.
+    """
+    backend = make_backend(_TARGET)
+    parsed = backend.parse_options(_frontend_options(options))
+    context = compat.triton_context(backend)
+    module = source.make_ir(
+        _TARGET, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context
+    )
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, parsed, source.language)
+    inlining = "ttir" if "ttir" in stages else "ttgir"
+    module = stages[inlining](module, {})
+    return compat.print_generic(module, context)
+
+
+def _frontend_options(options: Mapping[str, object]) -> dict[str, object]:
+    chosen = {name: options[name] for name in _FRONTEND_OPTIONS if options.get(name) is not None}
+    # Fusion is decided long after this stage; naming it keeps Triton 3.9 from warning about its default.
+    return {**chosen, "supported_fp8_dtypes": _FP8_DTYPES, "enable_fp_fusion": True}

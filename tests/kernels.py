@@ -1,0 +1,77 @@
+"""Triton kernels that several tests launch."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask)
+    y = tl.load(y_ptr + offsets, mask=mask)
+    tl.store(out_ptr + offsets, x + y, mask=mask)
+
+
+@triton.jit
+def double_into_first(out_ptr, x_ptr, n, BLOCK: tl.constexpr):
+    """The output stands before the input."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask=mask) * 2, mask=mask)
+
+
+@triton.jit
+def sum_and_difference(sum_ptr, x_ptr, difference_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    """Two outputs between two inputs."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask)
+    y = tl.load(y_ptr + offsets, mask=mask)
+    tl.store(sum_ptr + offsets, x + y, mask=mask)
+    tl.store(difference_ptr + offsets, x - y, mask=mask)
+
+
+@triton.jit
+def scale_in_place(x_ptr, n, factor, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    tl.store(x_ptr + offsets, tl.load(x_ptr + offsets, mask=mask) * factor, mask=mask)
+
+
+@triton.jit
+def add_pair(pair, out_ptr, n, BLOCK: tl.constexpr):
+    """A tuple of two pointers."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(pair[0] + offsets, mask=mask)
+    y = tl.load(pair[1] + offsets, mask=mask)
+    tl.store(out_ptr + offsets, x + y, mask=mask)
+
+
+@triton.jit
+def pair_of_in_and_out(pair, n, BLOCK: tl.constexpr):
+    """A tuple of an output and an input."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    tl.store(pair[0] + offsets, tl.load(pair[1] + offsets, mask=mask) + 1, mask=mask)
+
+
+@triton.jit
+def fill(out_ptr, value, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, value, mask=offsets < n)
+
+
+@triton.jit
+def count(out_ptr, x_ptr, n, BLOCK: tl.constexpr):
+    """Adds into its output, which has to be zero before."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n, other=0)
+    tl.atomic_add(out_ptr, tl.sum(x, axis=0))
+
+
+@triton.jit
+def takes_anything(x_ptr, a, b, c, out_ptr, K: tl.constexpr, d=None, e=3):
+    """For specialization: compiles to little, whatever the scalars are."""
+    tl.store(out_ptr, tl.load(x_ptr))
