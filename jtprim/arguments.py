@@ -258,7 +258,9 @@ def coordinate_text(coordinate: NormalCoordinate) -> str:
     return f"{name}" + "".join(f"[{index}]" for index in path)
 
 
-def normalize_coordinate(coordinate: Coordinate, names: Sequence[str], *, kernel: str, setting: str) -> NormalCoordinate:
+def normalize_coordinate(
+    coordinate: Coordinate, names: Sequence[str], *, kernel: str, setting: str
+) -> NormalCoordinate:
     """A coordinate as (parameter name, index, index, ...).
 
     Args:
@@ -272,7 +274,11 @@ def normalize_coordinate(coordinate: Coordinate, names: Sequence[str], *, kernel
     """
     path = coordinate if isinstance(coordinate, tuple) else (coordinate,)
     head, *rest = path or (None,)
-    if isinstance(head, bool) or not isinstance(head, (int, str)) or not all(isinstance(i, int) for i in rest):
+    if (
+        isinstance(head, bool)
+        or not isinstance(head, (int, str))
+        or not all(isinstance(i, int) for i in rest)
+    ):
         raise LaunchTypeError(
             f"{setting} has {coordinate!r} for a coordinate; expected a parameter's name, its position, or "
             "a path such as ('pair', 0).",

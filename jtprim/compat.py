@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jaxlib
+import jaxlib.version
 import triton
 from jax._src import core as jax_core
 from jax._src import effects as jax_effects
+from jax._src import pretty_printer as pp
 from triton.backends.compiler import BaseBackend
 
 
@@ -26,7 +27,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 # The plugins' runtime takes a binary inline (`TritonKernel.module_image`) from jaxlib 0.11 on; the
 # schema inside 0.10's plugins lacks the field.
-HAS_MODULE_IMAGE: bool = _version(jaxlib.__version__) >= (0, 11)
+HAS_MODULE_IMAGE: bool = _version(jaxlib.version.__version__) >= (0, 11)
 
 
 # --- JAX: effects, printing, devices ----------------------------------------------------------
@@ -35,7 +36,8 @@ HAS_MODULE_IMAGE: bool = _version(jaxlib.__version__) >= (0, 11)
 class LaunchEffect(jax_effects.Effect):
     """The effect of a launch that was declared to have side effects: never eliminated."""
 
-    __str__ = lambda self: "Triton"
+    def __str__(self) -> str:
+        return "Triton"
 
 
 launch_effect = LaunchEffect()
@@ -53,7 +55,6 @@ def register_printing(primitive: Any, visible: Callable[[dict[str, Any]], dict[s
 
     def rule(eqn: Any, context: Any, settings: Any) -> Any:
         parameters = " ".join(f"{name}={value}" for name, value in visible(eqn.params).items())
-        pp = jax_core.pp
         lhs = jax_core.pp_vars(eqn.outvars, context, print_shapes=settings.print_shapes)
         rhs = [pp.text(f"{primitive.name}[{parameters}]")]
         if eqn.invars:
@@ -104,8 +105,8 @@ def option_fields(backend: str) -> dict[str, Any]:
 def binder_backend(backend: Any) -> Any:
     """The backend object that Triton's generated binder asks about arrays.
 
-    Triton 3.6 and 3.7: the AMD backend imports torch to learn whether an array spans 2 GiB, even for objects that
-    answer `ptr_range` themselves. This one answers by the same rule without it.
+    Triton 3.6 and 3.7: the AMD backend imports torch to learn whether an array spans 2 GiB, even for
+    objects that answer `ptr_range` themselves. This one answers by the same rule without it.
     """
     if backend.target.backend != "hip" or _version(triton.__version__) >= (3, 8):
         return backend

@@ -9,11 +9,12 @@ from typing import Any
 import jax
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
+from triton.backends.compiler import GPUTarget
 
 from jtprim.lowering import payload
 from jtprim.lowering.gpu import CALL_TARGET
 from jtprim.specialize.compile import Binary, find_binary, ptx_digest
-from jtprim.specialize.target import BACKENDS, GPUTarget, forced_targets, parse_target
+from jtprim.specialize.target import BACKENDS, forced_targets, parse_target
 
 
 @dataclass(frozen=True)
@@ -170,9 +171,7 @@ def _kernels(call: Any) -> Iterator[InspectedKernel]:
     opaque = ir.StringAttr(ir.DictAttr(call.attributes["mhlo.backend_config"])["opaque"]).value_bytes
     decoded = payload.decode(opaque)
     launches = (
-        ((decoded.call, ""),)
-        if isinstance(decoded.call, payload.KernelCall)
-        else decoded.call.configurations
+        ((decoded.call, ""),) if isinstance(decoded.call, payload.KernelCall) else decoded.call.configurations
     )
     for launch, configuration in launches:
         yield InspectedKernel(

@@ -129,7 +129,8 @@ def kernel(fn: Any = None, /, **keywords: Any) -> Any:
         return Kernel(fn.fn, {**fn.keywords, **keywords})
     if not is_kernel(fn):
         raise TypeError(
-            f"jt.kernel got {fn!r}, which is no Triton kernel; decorate a function with triton.jit or gluon.jit first."
+            f"jt.kernel got {fn!r}, which is no Triton kernel; decorate a function with triton.jit or "
+            "gluon.jit first."
         )
     return Kernel(fn, keywords)
 
@@ -184,7 +185,9 @@ def _as_kernel(fn: Any) -> Kernel:
 def _wrap(fn: TritonKernel) -> Kernel:
     """The `Kernel` of a bare Triton kernel, so that its launches share their plans."""
     if not is_kernel(fn):
-        raise TypeError(f"triton_call got kernel={fn!r}; expected a Triton kernel, made by triton.jit or gluon.jit.")
+        raise TypeError(
+            f"triton_call got kernel={fn!r}; expected a Triton kernel, made by triton.jit or gluon.jit."
+        )
     return Kernel(fn, {})
 
 
@@ -390,9 +393,7 @@ def _metadata(metadata: Any, kernel: str) -> bytes:
 # --- Specialization without a launch -----------------------------------------------------------
 
 
-def specialize(
-    kernel: Any, *args: Any, target: TargetLike | None = None, **kwargs: Any
-) -> Specialization:
+def specialize(kernel: Any, *args: Any, target: TargetLike | None = None, **kwargs: Any) -> Specialization:
     """What Triton would compile a kernel for, given a launch's arguments; needs no device.
 
     Args:

@@ -7,6 +7,7 @@ returns has the structure that the caller declared.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,9 +55,7 @@ def is_shape(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def declare_outputs(
-    out_shape: Any, out_names: Any, out_type: Any, aliases: Any, *, kernel: str
-) -> Outputs:
+def declare_outputs(out_shape: Any, out_names: Any, out_type: Any, aliases: Any, *, kernel: str) -> Outputs:
     """The normal form of a launch's declarations.
 
     Args:
@@ -74,7 +73,9 @@ def declare_outputs(
       LaunchValueError: two declarations contradict each other.
     """
     if out_shape is not None and out_type is not None:
-        raise LaunchValueError("out_shape and out_type are both given; they say the same, pass one.", kernel=kernel)
+        raise LaunchValueError(
+            "out_shape and out_type are both given; they say the same, pass one.", kernel=kernel
+        )
     if isinstance(out_shape, Mapping):
         if out_names is not None:
             raise LaunchValueError(
@@ -89,12 +90,12 @@ def declare_outputs(
         for shape in shapes:
             if not is_shape(shape):
                 raise LaunchTypeError(
-                    f"an output is declared as {shape!r}; expected something with a shape and a dtype, such as "
-                    "jax.ShapeDtypeStruct or an array.",
+                    f"an output is declared as {shape!r}; expected something with a shape and a dtype, "
+                    "such as jax.ShapeDtypeStruct or an array.",
                     kernel=kernel,
                 )
         declared = [Declared(shape) for shape in shapes]
-        structure = None if tree is None else treedef.unflatten
+        structure = None if tree is None else functools.partial(jax.tree.unflatten, treedef)
         if out_names is not None:
             declared = _named(declared, out_names, kernel)
     in_outs, positions = _in_outs(aliases, kernel)
@@ -120,8 +121,8 @@ def _from_mapping(mapping: Mapping[Any, Any], prefix: tuple[Any, ...], kernel: s
             yield from _from_mapping(dict(enumerate(value)), coordinate, kernel)
         elif value is not None:
             raise LaunchTypeError(
-                f"out_shape declares {key!r} as {value!r}; expected something with a shape and a dtype, such as "
-                "jax.ShapeDtypeStruct or an array.",
+                f"out_shape declares {key!r} as {value!r}; expected something with a shape and a dtype, "
+                "such as jax.ShapeDtypeStruct or an array.",
                 kernel=kernel,
             )
 
@@ -152,8 +153,8 @@ def _in_outs(aliases: Any, kernel: str) -> tuple[tuple[Coordinate, ...], dict[Co
     if isinstance(aliases, (list, tuple)):
         return tuple(aliases), {}
     raise LaunchTypeError(
-        f"input_output_aliases is {aliases!r}; expected a parameter's name, a sequence of names, or a mapping "
-        "from a parameter to the position of its result.",
+        f"input_output_aliases is {aliases!r}; expected a parameter's name, a sequence of names, or a "
+        "mapping from a parameter to the position of its result.",
         kernel=kernel,
     )
 
@@ -274,8 +275,8 @@ def zeroed_indices(
             key = normalize_coordinate(one, names, kernel=kernel, setting="zeroed_outputs")
         if key is not None and key in placed.aliases:
             raise LaunchValueError(
-                f"zeroed_outputs names {coordinate_text(key)!r}, which is an in-out: zeroing it would lose what "
-                "it was given; pass zeros for it, or declare it as an output.",
+                f"zeroed_outputs names {coordinate_text(key)!r}, which is an in-out: zeroing it would lose "
+                "what it was given; pass zeros for it, or declare it as an output.",
                 kernel=kernel,
                 parameter=key[0],
             )

@@ -120,7 +120,7 @@ def plan_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable | None:
         return (
             tuple(map(_argument_key, args)),
             tuple((name, _argument_key(value)) for name, value in kwargs.items()),
-            jax.config.jax_enable_x64,
+            jax.dtypes.canonicalize_dtype(np.int64),
             compat.abstract_device_kind(),
         )
     except TypeError:

@@ -159,7 +159,7 @@ def launch_parameters(
     kernel: Kernel,
     arguments: Mapping[str, Any],
     *,
-    out_shape: Mapping[Coordinate, Any] | None = None,
+    out_shape: Mapping[Any, Any] | None = None,
     aliases: Sequence[Coordinate] = (),
     configurations: Sequence[Configuration],
     target: TargetLike | Sequence[TargetLike] | None = None,
@@ -212,8 +212,8 @@ def launch_parameters(
         results.append((builder.normal(coordinate, "input_output_aliases"), as_shape(array)))
     if not results and not has_side_effect:
         raise LaunchValueError(
-            "writes no array that the launch names; declare its outputs in out_shape or out_names, its in-outs in "
-            "input_output_aliases, or say has_side_effect=True.",
+            "writes no array that the launch names; declare its outputs in out_shape, its in-outs "
+            "in input_output_aliases, or say has_side_effect=True.",
             kernel=source.name,
         )
     _check_zeroed(configurations, len(builder.outputs), kernel=source.name)
@@ -243,7 +243,7 @@ class ArgumentBuilder:
         self,
         source: KernelSource,
         arguments: Mapping[str, Any],
-        out_shape: Mapping[Coordinate, Any] | None = None,
+        out_shape: Mapping[Any, Any] | None = None,
         configurations: Sequence[Configuration] = (),
     ):
         self.kernel = source.name
@@ -303,8 +303,8 @@ class ArgumentBuilder:
         for coordinate, slot in self.slots.items():
             if isinstance(self.operands[slot.index], jax.ShapeDtypeStruct):
                 raise LaunchTypeError(
-                    f"argument {coordinate_text(coordinate)!r} is a ShapeDtypeStruct; pass an array, launch under "
-                    "jax.eval_shape, or declare it in out_shape if it is an output.",
+                    f"argument {coordinate_text(coordinate)!r} is a ShapeDtypeStruct; pass an array, launch "
+                    "under jax.eval_shape, or declare it in out_shape if it is an output.",
                     kernel=self.kernel,
                     parameter=coordinate[0],
                 )
@@ -343,9 +343,9 @@ class ArgumentBuilder:
         check_dtype(value.dtype, kernel=self.kernel, parameter=text)
         if value.ndim == 0 and getattr(value, "weak_type", False):
             raise UnsupportedError(
-                f"argument {text!r} is a Python number that JAX traces, and scalars are compiled into the launch; "
-                f"make it static (static_argnames={coordinate[0]!r} in jax.jit), or give it a dtype to pass "
-                "a pointer to one element.",
+                f"argument {text!r} is a Python number that JAX traces, and scalars are compiled into the "
+                f"launch; make it static (static_argnames={coordinate[0]!r} in jax.jit), or give it a "
+                "dtype to pass a pointer to one element.",
                 kernel=self.kernel,
                 parameter=text,
             )
@@ -377,9 +377,7 @@ def _check_zeroed(configurations: Sequence[Configuration], outputs: int, *, kern
 
 def _abstract_eval(*avals: Any, **params: Any) -> tuple[list[Any], set[Any]]:
     out_shape: OutShape = params["out_shape"]
-    slots = {
-        leaf.index for tree in params["arguments"] for leaf in leaves(tree) if isinstance(leaf, Operand)
-    }
+    slots = {leaf.index for tree in params["arguments"] for leaf in leaves(tree) if isinstance(leaf, Operand)}
     if slots != set(range(len(avals))):
         raise LaunchValueError(
             f"the equation has {len(avals)} operands, but its arguments have slots for {len(slots)}.",

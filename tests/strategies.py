@@ -106,7 +106,9 @@ DTYPES = (
 
 # Around the borders that Triton's specialization looks at.
 integers = st.one_of(
-    st.sampled_from([0, 1, 2, 15, 16, 17, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**63 - 1, 2**63, 2**64 - 1]),
+    st.sampled_from(
+        [0, 1, 2, 15, 16, 17, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**63 - 1, 2**63, 2**64 - 1]
+    ),
     st.integers(-(2**63), 2**64 - 1),
 )
 

@@ -13,10 +13,10 @@ import jtprim as jt
 from jtprim.errors import JtprimError, LaunchTypeError, LaunchValueError, UnsupportedError
 from jtprim.primitive import check_grid
 from tests import kernels
-from tests.kernels import add, add_pair, count, double_into_first, fill, scale_in_place, sum_and_difference
+from tests.kernels import add, add_pair, count, fill, scale_in_place, sum_and_difference
 
 X = np.arange(100, dtype=np.float32)
-BLOCKS = lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)  # noqa: E731
+BLOCKS = lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)
 
 
 def launch(kernel, *args, grid=BLOCKS, **kwargs):
@@ -43,7 +43,9 @@ def equation(kernel, *args, grid=BLOCKS, **kwargs):
         lambda x: launch(add, x, y_ptr=x, BLOCK=32, n=np.int64(100), out_type=jax.typeof(jnp.asarray(x))),
         lambda x: launch(add, x, x, 100, BLOCK=tl.constexpr(32).value, out_shape={("out_ptr",): x}),
         lambda x: jt.triton_call(x, x, 100, kernel=add, grid=4, BLOCK=32, out_shape={"out_ptr": x}),
-        lambda x: jt.triton_call(x, x, 100, kernel=jt.kernel(add), grid=[4], BLOCK=32, out_shape={"out_ptr": x}),
+        lambda x: jt.triton_call(
+            x, x, 100, kernel=jt.kernel(add), grid=[4], BLOCK=32, out_shape={"out_ptr": x}
+        ),
         lambda x: jt.kernel(BLOCK=32, out_names="out_ptr")(add)[4, 1](x, x, 100, out_shape=x),
         lambda x: jt.kernel(jt.kernel(add, BLOCK=16), BLOCK=32)[(4, 1, 1)](x, x, n=100, out_shape=x),
     ],
@@ -80,7 +82,9 @@ def with_num_warps(x_ptr, out_ptr, num_warps: tl.constexpr):
 
 
 def test_options_may_come_as_a_mapping():
-    params = equation(add, X, X, 100, BLOCK=32, out_shape={"out_ptr": X}, backend_options={"num_warps": 2, "maxnreg": 64})
+    params = equation(
+        add, X, X, 100, BLOCK=32, out_shape={"out_ptr": X}, backend_options={"num_warps": 2, "maxnreg": 64}
+    )
     assert dict(params["configurations"][0].options) == {"num_warps": 2, "maxnreg": 64}
 
 
@@ -107,7 +111,7 @@ def test_a_grid_function_sees_arguments_defaults_outputs_and_options():
 def test_a_grid_function_is_asked_at_every_launch():
     sizes = iter([(4,), (2,)])
     kernel = jt.kernel(add, BLOCK=32)
-    run = lambda: kernel[lambda meta: next(sizes)](X, X, 100, out_shape={"out_ptr": X})  # noqa: E731
+    run = lambda: kernel[lambda meta: next(sizes)](X, X, 100, out_shape={"out_ptr": X})
     np.testing.assert_array_equal(run(), 2 * X)
     np.testing.assert_array_equal(run()[64:], np.zeros(36))
 
@@ -232,9 +236,14 @@ def test_pinning_what_no_configuration_has_is_an_error():
 def test_pruning_is_tritons_own():
     pruned = tuned(prune_configs_by={"early_config_prune": lambda configs, args, **kwargs: configs[1:]})
     assert blocks(equation(pruned, X, X, 100, out_shape={"out_ptr": X})) == [32, 32]
-    modelled = tuned(prune_configs_by={"perf_model": lambda BLOCK, num_warps, **kw: BLOCK * 10 - num_warps, "top_k": 2})
+    modelled = tuned(
+        prune_configs_by={"perf_model": lambda BLOCK, num_warps, **kw: BLOCK * 10 - num_warps, "top_k": 2}
+    )
     params = equation(modelled, X, X, 100, out_shape={"out_ptr": X})
-    assert [(b, dict(c.options)["num_warps"]) for b, c in zip(blocks(params), params["configurations"], strict=True)] == [
+    assert [
+        (b, dict(c.options)["num_warps"])
+        for b, c in zip(blocks(params), params["configurations"], strict=True)
+    ] == [
         (16, 1),
         (32, 4),
     ]
@@ -339,7 +348,9 @@ def test_a_traced_grid_is_refused_with_the_remedy():
 
 
 def test_a_traced_python_number_is_refused_with_the_remedy():
-    with pytest.raises(UnsupportedError, match="add: argument 'n' is a Python number that JAX traces.*static_argnames='n'"):
+    with pytest.raises(
+        UnsupportedError, match="add: argument 'n' is a Python number that JAX traces.*static_argnames='n'"
+    ):
         jax.jit(lambda n: launch(add, X, X, n=n, BLOCK=32, out_shape=X, grid=(4,)))(3)
 
 

@@ -15,10 +15,10 @@ from triton.compiler import make_backend
 import jtprim as jt
 from jtprim import compat
 from jtprim.errors import LaunchTypeError
+from jtprim.specialize.adapters import unadapted
 from jtprim.specialize.binder import kernel_binder, stand_in
 from jtprim.specialize.compile import ast_source
 from jtprim.specialize.kernel import kernel_source
-from jtprim.specialize.adapters import Adapter
 from jtprim.specialize.target import parse_target
 from jtprim.specialize.ttir import portable_ttir
 from tests import strategies
@@ -80,7 +80,9 @@ def test_specialize_agrees_with_tritons_own_launcher(x, out, a, b, c, d, constan
     signature, constexprs, attributes = tritons_own(takes_anything, target, **{**tensors, "K": constant})
     constants = {path for path, _ in found.constexprs}
     assert dict(found.signature) == signature
-    assert {path: repr(s.value) for path, s in found.constexprs} == {p: repr(v) for p, v in constexprs.items()}
+    assert {path: repr(s.value) for path, s in found.constexprs} == {
+        p: repr(v) for p, v in constexprs.items()
+    }
     # Triton 3.6 reads attributes into the text of constexprs; later versions don't.
     kept = {p: tuple(map(tuple, v)) for p, v in attributes.items() if v and p not in constants}
     assert dict(found.attributes) == kept
@@ -98,9 +100,7 @@ def test_the_order_of_keywords_does_not_matter(order):
 
 @functools.cache
 def ttir(specialization):
-    paths = tuple((index,) for index in range(len(specialization.signature)))
-    adapter = Adapter(specialization.source.compilable(), specialization, paths)
-    return portable_ttir(ast_source(adapter), {})
+    return portable_ttir(ast_source(unadapted(specialization.source, specialization)), {})
 
 
 @given(

@@ -82,7 +82,6 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
         CALL_TARGET,
         operand_output_aliases=dict(params["aliases"]),
         has_side_effect=params["has_side_effect"],
-        api_version=4,
     )
     return rule(ctx, *operands, opaque=opaque)
 

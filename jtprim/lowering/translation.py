@@ -16,7 +16,7 @@ import numpy as np
 from jtprim.arguments import Operand, Output, Tree
 from jtprim.lowering import portable
 from jtprim.primitive import Configuration, OutShape
-from jtprim.specialize.adapters import Adapter
+from jtprim.specialize.adapters import unadapted
 from jtprim.specialize.binder import Specialization, leaves_by_path, specialize_arguments
 from jtprim.specialize.compile import ast_source
 from jtprim.specialize.kernel import KernelSource
@@ -25,7 +25,11 @@ from jtprim.specialize.ttir import portable_ttir
 
 _SCALARS = {
     "u1": np.bool_,
-    **{f"{sign}{bits}": np.dtype(f"{name}{bits}") for sign, name in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)},
+    **{
+        f"{sign}{bits}": np.dtype(f"{name}{bits}")
+        for sign, name in (("i", "int"), ("u", "uint"))
+        for bits in (8, 16, 32, 64)
+    },
     "fp16": np.float16,
     "bf16": jnp.bfloat16,
     "fp32": np.float32,
@@ -64,9 +68,7 @@ def translate(*operands: jax.Array, **params: Any) -> list[jax.Array]:
 
 def kernel_ttir(source: KernelSource, specialization: Specialization, configuration: Configuration) -> str:
     """The TTIR that the translation reads: the kernel as it stands, for a fixed target."""
-    paths = tuple((index,) for index in range(len(specialization.signature)))
-    adapter = Adapter(source.compilable(), specialization, paths)
-    return portable_ttir(ast_source(adapter), dict(configuration.options))
+    return portable_ttir(ast_source(unadapted(source, specialization)), dict(configuration.options))
 
 
 def _values(

@@ -46,6 +46,12 @@ def in_runtime_order(arguments: Sequence[Tree]) -> bool:
     return outputs == sorted(outputs)
 
 
+def unadapted(source: KernelSource, specialization: Specialization) -> Adapter:
+    """The kernel as it stands."""
+    paths: list[Path] = [(index,) for index in range(len(specialization.signature))]
+    return Adapter(source.compilable(), specialization, tuple(paths))
+
+
 def adapt(source: KernelSource, arguments: Sequence[Tree], specialization: Specialization) -> Adapter:
     """The function to compile so that pointers stand in the runtime's order.
 
@@ -53,11 +59,10 @@ def adapt(source: KernelSource, arguments: Sequence[Tree], specialization: Speci
     tuple that holds inputs and outputs at once is passed by its elements.
     """
     if in_runtime_order(arguments):
-        paths = tuple((index,) for index in range(len(arguments)))
-        return Adapter(source.compilable(), specialization, paths)
-    pieces = [
-        piece for index, tree in enumerate(arguments) for piece in _pieces(source, tree, (index,))
-    ]
+        return unadapted(source, specialization)
+    pieces: list[tuple[Path, Tree]] = []
+    for index, tree in enumerate(arguments):
+        pieces += _pieces(source, tree, (index,))
     order = sorted(pieces, key=lambda piece: _holds(piece[1], Output))  # a stable sort
     paths = tuple(path for path, _ in order)
     function = _jit(source, _source_text(source, arguments, paths))
@@ -120,9 +125,7 @@ def _source_text(source: KernelSource, arguments: Sequence[Tree], paths: Sequenc
         items = [expression(child, (*path, i)) for i, child in enumerate(tree.children)]
         return f"({', '.join(items)},)"
 
-    declared = [
-        name(path) + (": tl.constexpr" if parameters[path[0]].is_constexpr else "") for path in paths
-    ]
+    declared = [name(path) + (": tl.constexpr" if parameters[path[0]].is_constexpr else "") for path in paths]
     passed = [
         f"{parameter.name}={expression(tree, (index,))}"
         for index, (parameter, tree) in enumerate(zip(parameters, arguments, strict=True))

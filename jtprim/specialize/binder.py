@@ -74,7 +74,10 @@ class Specialization:
     def key(self) -> str:
         """A digest: equal keys compile to equal TTIR under equal options."""
         constexprs = [
-            (path, static.value.cache_key if isinstance(static.value, JITCallable) else repr(static._identity))
+            (
+                path,
+                static.value.cache_key if isinstance(static.value, JITCallable) else repr(static._identity),
+            )
             for path, static in self.constexprs
         ]
         text = repr((self.source.key, self.signature, constexprs, self.attributes))

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -24,7 +24,7 @@ from jtprim import compat
 from jtprim.arguments import Static, Tree
 from jtprim.errors import LaunchValueError, UnsupportedError
 from jtprim.specialize.adapters import Adapter, adapt
-from jtprim.specialize.binder import Specialization, specialize_arguments
+from jtprim.specialize.binder import specialize_arguments
 from jtprim.specialize.kernel import KernelSource
 from jtprim.specialize.target import target_name
 
@@ -167,8 +167,7 @@ def _compile(adapter: Adapter, options: Any, target: GPUTarget) -> Binary:
     try:
         compiled: CompiledKernel = triton.compile(ast_source(adapter), target=target, options=vars(options))
     except Exception as error:
-        error.add_note(f"while jtprim compiled {source.name} for {target_name(target)}")
-        raise
+        raise_compile_error(error, adapter, f"while jtprim compiled {source.name} for {target_name(target)}")
     metadata = compiled.metadata
     binary_stage = "cubin" if target.backend == "cuda" else "hsaco"
     image = compiled.asm[binary_stage]
@@ -194,6 +193,15 @@ def _compile(adapter: Adapter, options: Any, target: GPUTarget) -> Binary:
         asm={stage: compiled.asm[stage] for stage in _TEXT_STAGES if stage in compiled.asm},
         digest=digest,
     )
+
+
+def raise_compile_error(error: Exception, adapter: Adapter, note: str) -> NoReturn:
+    """Raises what Triton raised, with a note; of an adapter, the error in the kernel that it calls."""
+    generated = adapter.function.fn is not adapter.specialization.source.function.fn
+    if generated and isinstance(error.__cause__, triton.CompilationError):
+        error = error.__cause__
+    error.add_note(note)
+    raise error
 
 
 def ptx_digest(text: str) -> str:

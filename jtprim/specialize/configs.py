@@ -25,7 +25,9 @@ def configured_names(kernel: Kernel) -> set[str]:
     return names
 
 
-def configurations(kernel: Kernel, arguments: Mapping[str, Any], pinned: Mapping[str, Any]) -> list[dict[str, Any]]:
+def configurations(
+    kernel: Kernel, arguments: Mapping[str, Any], pinned: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """The configurations that a launch of `kernel` runs or tunes over.
 
     Layers are taken from the outside in, as Triton runs them: a heuristic sees the launch's arguments

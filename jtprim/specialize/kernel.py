@@ -14,12 +14,12 @@ import types
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.jit import JITCallable, JITFunction
 
-Kernel = JITFunction | Autotuner | Heuristics
+Kernel: TypeAlias = JITFunction | Autotuner | Heuristics
 
 
 @dataclass(frozen=True)
