@@ -37,6 +37,19 @@ class UnsupportedError(JtprimError, NotImplementedError):
     """What is asked for can't be done, on this platform or at all; the sentence says which."""
 
 
+class OutOfSharedMemoryError(LaunchValueError):
+    """A compiled kernel needs more shared memory than its target has.
+
+    Attributes:
+      needed_bytes, available_bytes: of shared memory for one thread block.
+    """
+
+    def __init__(self, sentence: str, *, kernel: str, needed_bytes: int, available_bytes: int):
+        super().__init__(sentence, kernel=kernel)
+        self.needed_bytes = needed_bytes
+        self.available_bytes = available_bytes
+
+
 def listing(names: Iterable[str]) -> str:
     """``a, b, c`` for messages, or ``none``."""
     return ", ".join(names) or "none"

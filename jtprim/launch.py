@@ -305,6 +305,7 @@ class _Request:
             meta=self.known(),
             places=tuple(place for _, place in sorted(slots, key=lambda slot: slot[0])),
             parameters=params,
+            settings=frozenset(self.settings) | {"backend_options"},
             rebuild=self.placed.rebuild,
         )
 

@@ -42,6 +42,7 @@ class Plan:
       meta: what a grid function sees beside the arguments passed: defaults, shapes of outputs, options.
       places: where the operands stand.
       parameters: the equation's parameters, with the configurations' grid still to be set.
+      settings: keywords that say how to launch; a grid function does not see them.
       rebuild: makes what the launch returns from the equation's results.
     """
 
@@ -50,13 +51,15 @@ class Plan:
     meta: Mapping[str, Any]
     places: tuple[Place, ...]
     parameters: Mapping[str, Any]
+    settings: frozenset[str]
     rebuild: Callable[[Sequence[Any]], Any]
     _bound: dict[tuple[int, int, int], Bound] = field(default_factory=dict)
 
     def launch(self, grid: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Binds the equation for these arguments and returns what the launch returns."""
         if callable(grid):
-            grid = grid({**self.meta, **dict(zip(self.names, args, strict=False)), **kwargs})
+            passed = {name: value for name, value in kwargs.items() if name not in self.settings}
+            grid = grid({**self.meta, **dict(zip(self.names, args, strict=True)), **passed})
         sizes = check_grid(grid, kernel=self.source.name)
         bound = self._bound.get(sizes)
         if bound is None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 import jtprim as jt
 from jtprim import compat
-from jtprim.errors import UnsupportedError
+from jtprim.errors import LaunchValueError, OutOfSharedMemoryError, UnsupportedError
 from jtprim.lowering import payload
 from jtprim.lowering.gpu import scalar_parameter
 from tests import kernels, strategies
@@ -144,6 +144,61 @@ def test_an_autotuned_call_carries_every_configuration_and_saves_its_in_outs(pla
     assert "BLOCK=32" in found.kernels[0].configuration
     # Result 0 of a call with one operand is buffer 1.
     assert sent[-1].aliases == (payload.BufferAlias(0, 1, 400),)
+
+
+@triton.jit
+def product(x_ptr, out_ptr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+    """A pipelined loop, whose shared memory grows with the block and the stages."""
+    tl.static_assert(BLOCK != 64, "not 64")
+    rows = tl.arange(0, BLOCK)[:, None] * BLOCK
+    columns = tl.arange(0, BLOCK)[None, :]
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for step in tl.range(0, 8, num_stages=STAGES):
+        x = tl.load(x_ptr + step * BLOCK * BLOCK + rows + columns)
+        y = tl.load(x_ptr + step * BLOCK * BLOCK + columns * BLOCK + tl.arange(0, BLOCK)[:, None])
+        total = tl.dot(x, y, total)
+    tl.store(out_ptr + rows + columns, total)
+
+
+HALF = jax.ShapeDtypeStruct((8, 256, 256), jnp.float16)
+OUT = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+
+
+def test_too_much_shared_memory_is_an_error_with_the_numbers():
+    with pytest.raises(
+        OutOfSharedMemoryError, match=r"product: needs [\d,]+ bytes of shared memory.*Lower"
+    ) as caught:
+        inspect(product, HALF, out_shape=OUT, BLOCK=256, STAGES=4, num_warps=8, platform="cuda:90", grid=1)
+    assert caught.value.needed_bytes > caught.value.available_bytes == 227 * 1024
+
+
+def tuned_product(*blocks):
+    return triton.autotune([triton.Config({"BLOCK": b}, num_warps=8) for b in blocks], key=[])(product)
+
+
+def test_configurations_that_cannot_run_are_left_out_with_a_log_line(caplog):
+    caplog.set_level("INFO", logger="jtprim")
+    f = lambda x: jt.kernel(tuned_product(256, 64, 32, 16))[1](x, out_shape=OUT, STAGES=4)
+    found = jt.inspect(f, HALF, platform="cuda:90")
+    assert [one.configuration.split("BLOCK=")[1][:2] for one in found.kernels] == ["32", "16"]
+    assert "leaving out configuration (grid=(1,), BLOCK=256" in caplog.text
+    assert "BLOCK=64" in caplog.text
+
+
+def test_a_single_configuration_that_is_left_is_not_tuned():
+    [one] = jt.inspect(
+        lambda x: jt.kernel(tuned_product(64, 32))[1](x, out_shape=OUT, STAGES=4), HALF, platform="cuda:90"
+    ).kernels
+    assert not one.configuration
+
+
+def test_no_configuration_left_is_an_error_that_lists_each():
+    with pytest.raises(LaunchValueError, match=r"(?s)product: none of its autotuner's.*BLOCK=256.*BLOCK=64"):
+        jt.inspect(
+            lambda x: jt.kernel(tuned_product(256, 64))[1](x, out_shape=OUT, STAGES=4),
+            HALF,
+            platform="cuda:90",
+        )
 
 
 @pytest.mark.parametrize("platform", GPUS)

@@ -101,10 +101,12 @@ def test_a_grid_function_sees_arguments_defaults_outputs_and_options():
         seen.update(meta)
         return 4
 
+    kernel = jt.kernel(add)
     for _ in range(2):  # as worked out, and from the plan
         seen.clear()
-        launch(add, X, X, 100, BLOCK=32, out_shape={"out_ptr": X}, num_warps=2, grid=grid)
+        kernel[grid](X, X, 100, BLOCK=32, out_shape={"out_ptr": X}, num_warps=2)
         assert (seen["n"], seen["BLOCK"], seen["num_warps"]) == (100, 32, 2)
+        assert set(seen) == {"x_ptr", "y_ptr", "out_ptr", "n", "BLOCK", "num_warps"}
         assert seen["x_ptr"].shape == seen["out_ptr"].shape == (100,)
 
 

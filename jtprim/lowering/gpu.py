@@ -6,18 +6,23 @@ message. Nothing here needs a GPU, a driver or a plugin.
 
 from __future__ import annotations
 
+import concurrent.futures
+import logging
+import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.interpreters import mlir
 from triton.backends.compiler import GPUTarget
+from triton.compiler.errors import CompileTimeAssertionFailure
+from triton.runtime.errors import PTXASError
 
 from jtprim import compat
 from jtprim.arguments import Operand, Output, Tree
-from jtprim.errors import UnsupportedError
+from jtprim.errors import LaunchValueError, OutOfSharedMemoryError, UnsupportedError
 from jtprim.lowering import payload
 from jtprim.primitive import Configuration, OutShape
 from jtprim.specialize.adapters import Adapter
@@ -25,6 +30,8 @@ from jtprim.specialize.binder import ALIGNMENT_BYTES, leaves_by_path
 from jtprim.specialize.compile import Binary, compile_arguments
 from jtprim.specialize.kernel import KernelSource
 from jtprim.specialize.target import resolve_target
+
+_log = logging.getLogger(__name__)
 
 CALL_TARGET = "triton_kernel_call_ffi"
 
@@ -58,20 +65,20 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
             "of a temporary file only; upgrade jax.",
             kernel=source.name,
         )
-    candidates = [c for c in params["configurations"] if 0 not in c.grid]
-    calls = [
-        _kernel_call(source, params["arguments"], ctx.avals_in, out_shape.shapes, candidate, target)
-        for candidate in candidates
-    ]
+    calls = _compile_candidates(
+        source,
+        [c for c in params["configurations"] if 0 not in c.grid],
+        lambda candidate: _kernel_call(
+            source, params["arguments"], ctx.avals_in, out_shape.shapes, candidate, target
+        ),
+    )
     call: payload.KernelCall | payload.AutotunedKernelCall
     if len(calls) == 1:
-        [call] = calls
+        [(call, _)] = calls
     else:
         call = payload.AutotunedKernelCall(
             name=source.name,
-            configurations=tuple(
-                (one, repr(candidate)) for one, candidate in zip(calls, candidates, strict=True)
-            ),
+            configurations=tuple((one, repr(candidate)) for one, candidate in calls),
             aliases=tuple(
                 payload.BufferAlias(operand, len(operands) + output, _size_bytes(out_shape.shapes[output]))
                 for operand, output in params["aliases"]
@@ -84,6 +91,35 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
         has_side_effect=params["has_side_effect"],
     )
     return rule(ctx, *operands, opaque=opaque)
+
+
+def _compile_candidates(
+    source: KernelSource,
+    candidates: Sequence[Configuration],
+    compile: Callable[[Configuration], payload.KernelCall],
+) -> list[tuple[payload.KernelCall, Configuration]]:
+    """The calls of all configurations that compile; several are compiled on threads.
+
+    As Triton's autotuner does, a configuration that fails an assertion at compile time, that the
+    assembler refuses, or that needs too much shared memory is left out with a line in the log.
+    """
+    if len(candidates) == 1:
+        return [(compile(candidates[0]), candidates[0])]
+    with concurrent.futures.ThreadPoolExecutor(min(len(candidates), os.cpu_count() or 1)) as pool:
+        futures = [pool.submit(compile, candidate) for candidate in candidates]
+    calls, failures = [], []
+    for candidate, future in zip(candidates, futures, strict=True):
+        try:
+            calls.append((future.result(), candidate))
+        except (OutOfSharedMemoryError, CompileTimeAssertionFailure, PTXASError) as error:
+            failures.append(f"{candidate}: {error}")
+            _log.info("%s: leaving out configuration %s", source.name, failures[-1])
+    if not calls:
+        raise LaunchValueError(
+            "none of its autotuner's configurations can be compiled: " + "; ".join(failures),
+            kernel=source.name,
+        )
+    return calls
 
 
 def _kernel_call(

@@ -22,11 +22,11 @@ from triton.runtime.jit import JITFunction
 
 from jtprim import compat
 from jtprim.arguments import Static, Tree
-from jtprim.errors import LaunchValueError, UnsupportedError
+from jtprim.errors import LaunchValueError, OutOfSharedMemoryError, UnsupportedError
 from jtprim.specialize.adapters import Adapter, adapt
 from jtprim.specialize.binder import specialize_arguments
 from jtprim.specialize.kernel import KernelSource
-from jtprim.specialize.target import target_name
+from jtprim.specialize.target import shared_bytes_limit, target_name
 
 # Stages whose result is text, in the order of compilation, for both backends.
 _TEXT_STAGES = ("ttir", "ttgir", "llir", "ptx", "amdgcn")
@@ -118,6 +118,7 @@ def compile_kernel(adapter: Adapter, options: Mapping[str, Any], target: GPUTarg
     """The binary, compiled unless it is at hand; two threads that ask for it compile it once.
 
     Raises:
+      OutOfSharedMemoryError: the kernel needs more shared memory than the target has.
       triton.CompilationError: the kernel's source is at fault; with the excerpt that Triton shows.
       LaunchValueError: an option has a value that the backend refuses.
       UnsupportedError: an option asks for what jaxlib's runtime can't do.
@@ -143,15 +144,39 @@ def compile_kernel(adapter: Adapter, options: Mapping[str, Any], target: GPUTarg
         if "ptx" in binary.asm:
             _by_digest[ptx_digest(binary.asm["ptx"])] = binary
         future.set_result(binary)
-    return future.result()
+    binary = future.result()
+    _check_shared_memory(source, binary, options)
+    return binary
+
+
+def _check_shared_memory(source: KernelSource, binary: Binary, options: Mapping[str, Any]) -> None:
+    limit = shared_bytes_limit(binary.target)
+    if limit is None or binary.shared_bytes <= limit:
+        return
+    chosen = ", ".join(f"{name}={value}" for name, value in options.items())
+    raise OutOfSharedMemoryError(
+        f"needs {binary.shared_bytes:,} bytes of shared memory{' with ' + chosen if chosen else ''}; "
+        f"{target_name(binary.target)} offers {limit:,}. Lower num_stages or the block sizes.",
+        kernel=source.name,
+        needed_bytes=binary.shared_bytes,
+        available_bytes=limit,
+    )
 
 
 def _parse_options(source: KernelSource, options: Mapping[str, Any], target: GPUTarget) -> Any:
+    given = dict(options)
+    # As `JITFunction.run` does: what the decorator and the environment say of debugging.
+    knobs = triton.knobs
+    options = {
+        "debug": source.function.debug or knobs.runtime.debug,
+        "instrumentation_mode": knobs.compilation.instrumentation_mode,
+        **options,
+    }
     try:
         parsed = make_backend(target).parse_options(dict(options))
     except (AssertionError, ValueError, TypeError) as error:
         raise LaunchValueError(
-            f"{target_name(target)} refuses the options {dict(options)}: {error}.", kernel=source.name
+            f"{target_name(target)} refuses the options {given}: {error}.", kernel=source.name
         ) from error
     for option in ("launch_cooperative_grid", "launch_pdl"):
         if getattr(parsed, option, False):

@@ -13,7 +13,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from triton.backends.compiler import GPUTarget
 
@@ -63,12 +63,24 @@ _DEVICE_KINDS = {
     "MI100": "hip:gfx908",
 }
 
+# Shared memory that one thread block may have, in KiB. NVIDIA: "CUDA C++ Programming Guide", technical
+# specifications per compute capability, the maximum per block less 1 KiB that the system keeps. AMD:
+# the LDS of a workgroup in the ISA guides.
+_SHARED_KIB: dict[int | str, int] = {
+    **dict.fromkeys((70, 72), 96),
+    75: 64,
+    **dict.fromkeys((80, 87), 163),
+    **dict.fromkeys((86, 89, 120, 121), 99),
+    **dict.fromkeys((90, 100, 101, 103, 110), 227),
+    "gfx950": 160,
+}
+
 # Overrides every other source while a module is lowered for inspection.
 _forced: contextvars.ContextVar[tuple[GPUTarget, ...] | None] = contextvars.ContextVar(
     "jtprim_forced_targets", default=None
 )
 
-TargetLike = str | GPUTarget
+TargetLike: TypeAlias = str | GPUTarget
 
 
 def parse_target(target: TargetLike) -> GPUTarget:
@@ -117,6 +129,13 @@ def environment_targets() -> tuple[GPUTarget, ...]:
 def target_name(target: GPUTarget) -> str:
     """``cuda:90`` or ``hip:gfx942``: the text that `parse_target` reads."""
     return f"{target.backend}:{target.arch}"
+
+
+def shared_bytes_limit(target: GPUTarget) -> int | None:
+    """Shared memory in bytes that one thread block may have on `target`; None if unknown."""
+    default = 64 if target.backend == "hip" else None
+    kib = _SHARED_KIB.get(target.arch, default)
+    return None if kib is None else kib * 1024
 
 
 def target_of_device(device: Any) -> GPUTarget:
