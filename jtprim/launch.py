@@ -31,6 +31,7 @@ from jtprim.specialize.kernel import (
     Kernel as TritonKernel,
 )
 from jtprim.specialize.kernel import (
+    KernelWatch,
     Parameter,
     is_kernel,
     jit_function,
@@ -86,6 +87,7 @@ class Kernel:
         self.__doc__ = jit_function(fn).__doc__
         self.__module__ = jit_function(fn).__module__
         self.__wrapped__ = jit_function(fn).fn
+        self.watch = KernelWatch(fn)
         self.plans = Plans()
         _sort_keywords(self.fn, self.keywords)
 
@@ -199,7 +201,7 @@ def _launch(owner: Kernel, grid: GridLike, *args: Any, **kwargs: Any) -> Any:
     # A function other than the grid is computed from the arguments at each launch: no plan holds it.
     plain = isinstance(owner.fn, JITFunction) and not callable(kwargs.get("zeroed_outputs"))
     key = plan_key(args, kwargs) if plain else None
-    plan = owner.plans.find(key, kernel_source(owner.fn))
+    plan = owner.plans.find(key, owner.watch.source())
     if plan is not None:
         return plan.launch(grid, args, kwargs)
     request = _Request(owner.fn, grid, args, kwargs)

@@ -53,19 +53,22 @@ class Plan:
     parameters: Mapping[str, Any]
     settings: frozenset[str]
     rebuild: Callable[[Sequence[Any]], Any]
-    _bound: dict[tuple[int, int, int], Bound] = field(default_factory=dict)
+    _bound: dict[tuple[int, ...], Bound] = field(default_factory=dict)
 
     def launch(self, grid: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Binds the equation for these arguments and returns what the launch returns."""
         if callable(grid):
             passed = {name: value for name, value in kwargs.items() if name not in self.settings}
             grid = grid({**self.meta, **dict(zip(self.names, args, strict=True)), **passed})
-        sizes = check_grid(grid, kernel=self.source.name)
-        bound = self._bound.get(sizes)
+        # A tuple of plain ints may be one that was seen before; everything else is looked at closely.
+        known = type(grid) is tuple and all(type(size) is int for size in grid)
+        bound = self._bound.get(grid) if known else None
         if bound is None:
+            sizes = check_grid(grid, kernel=self.source.name)
             [configuration] = self.parameters["configurations"]
             configurations = (replace(configuration, grid=sizes),)
-            bound = self._bound[sizes] = Bound({**self.parameters, "configurations": configurations})
+            bound = self._bound.get(sizes) or Bound({**self.parameters, "configurations": configurations})
+            self._bound[grid if known else sizes] = bound
         operands = []
         for place in self.places:
             operand = args[place.argument] if isinstance(place.argument, int) else kwargs[place.argument]
@@ -104,7 +107,7 @@ class Plans:
 
     def find(self, key: Hashable | None, source: KernelSource) -> Plan | None:
         plan = None if key is None else self._plans.get(key)
-        return plan if plan is not None and plan.source == source else None
+        return plan if plan is not None and (plan.source is source or plan.source == source) else None
 
     def keep(self, key: Hashable | None, plan: Plan) -> None:
         if key is None:

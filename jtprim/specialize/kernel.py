@@ -132,16 +132,38 @@ _tracked: weakref.WeakKeyDictionary[JITFunction, tuple[_Tracked, ...]] = weakref
 def kernel_source(kernel: Kernel) -> KernelSource:
     """The kernel's function as it is now."""
     function = jit_function(kernel)
-    tracked = _tracked.get(function)
-    if tracked is None:
-        key = function.cache_key  # fills `used_global_vals`
-        tracked = _tracked[function] = tuple(_track(function, set()))
-        return KernelSource(function, key)
-    changes = [f"{one.name}={change}" for one in tracked if (change := one.change())]
+    changes = [f"{one.name}={change}" for one in _tracked_globals(function) if (change := one.change())]
     if not changes:
         return KernelSource(function, function.cache_key)
     text = "-".join([function.cache_key, *changes])
     return KernelSource(function, hashlib.sha256(text.encode()).hexdigest())
+
+
+class KernelWatch:
+    """`kernel_source` of one kernel again and again, quick while nothing has changed."""
+
+    def __init__(self, kernel: Kernel):
+        self._kernel = kernel
+        self._tracked: tuple[_Tracked, ...] = ()
+        self._unchanged: KernelSource | None = None
+
+    def source(self) -> KernelSource:
+        if self._unchanged is None:
+            # Not before the first launch: a helper may be defined after the kernel that calls it.
+            self._tracked = _tracked_globals(jit_function(self._kernel))
+        for one in self._tracked:
+            if one.change():
+                return kernel_source(self._kernel)
+        if self._unchanged is None:
+            self._unchanged = kernel_source(self._kernel)
+        return self._unchanged
+
+
+def _tracked_globals(function: JITFunction) -> tuple[_Tracked, ...]:
+    found = _tracked.get(function)
+    if found is None:
+        found = _tracked[function] = tuple(_track(function, set()))
+    return found
 
 
 def _track(function: JITCallable, seen: set[int]) -> Iterator[_Tracked]:
