@@ -125,7 +125,9 @@ def binder_backend(backend: Any) -> Any:
 
 # jaxlib's MLIR bindings; they read what Triton prints. `mlir-python-bindings` on PyPI is an empty
 # placeholder, so these are the ones to use.
-from jaxlib.mlir import ir as mlir_ir  # noqa: E402, F401
+from jaxlib.mlir import ir as _ir  # noqa: E402
+
+mlir_ir: Any = _ir
 
 _GENERIC_MARK = "jtprim_generic"
 

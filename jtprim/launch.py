@@ -11,19 +11,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
 from triton.runtime.jit import JITFunction
 
 from jtprim import compat
-from jtprim.arguments import Operand, as_constexpr, leaves_with_paths
-from jtprim.errors import LaunchTypeError, did_you_mean, listing
+from jtprim.arguments import (
+    NormalCoordinate,
+    Operand,
+    as_constexpr,
+    coordinate_text,
+    is_namedtuple,
+    leaves_with_paths,
+)
+from jtprim.errors import LaunchTypeError, LaunchValueError, did_you_mean, listing
 from jtprim.outputs import declare_outputs, place_outputs, zeroed_indices
-from jtprim.plan import Place, Plan, Plans, plan_key
+from jtprim.plan import Place, Plan, Plans, bound_equation, plan_key
 from jtprim.primitive import (
     ArgumentBuilder,
     Configuration,
     check_grid,
     launch_parameters,
-    triton_kernel_p,
 )
 from jtprim.specialize import configs
 from jtprim.specialize.binder import Specialization, specialize_arguments
@@ -60,6 +67,7 @@ SETTINGS = (
     "metadata",
     "cost_estimate",
     "has_side_effect",
+    "donate",
     "backend_options",
 )
 
@@ -164,6 +172,8 @@ def triton_call(*args: Any, kernel: Any, grid: GridLike, **kwargs: Any) -> Any:
           declared shapes; or a function of the metaparameters that returns them.
         target: what to compile for where no GPU is at hand: ``"cuda:90"``, ``"hip:gfx942"``, a
           `GPUTarget`, or a sequence of these.
+        donate: gives the in-outs of an eager launch away, as `jax.jit` does with donated arguments: the
+          kernel works on their memory, and the arrays passed are deleted.
         backend_options: compile options as a mapping.
         name, metadata (bytes), cost_estimate (`CostEstimate`), has_side_effect: see
           `launch_parameters`.
@@ -206,11 +216,12 @@ def _launch(owner: Kernel, grid: GridLike, *args: Any, **kwargs: Any) -> Any:
         return plan.launch(grid, args, kwargs)
     request = _Request(owner.fn, grid, args, kwargs)
     operands, params = request.equation()
-    if plain:
-        plan = request.plan(params)
-        owner.plans.keep(key, plan)
-        return plan.launch(params["configurations"][0].grid, args, kwargs)
-    return request.placed.rebuild(triton_kernel_p.bind(*operands, **params))
+    if key is not None:
+        owner.plans.keep(key, request.plan(params))
+    results = bound_equation(params, request.donate)(*operands)
+    for ref, value in zip(reversed(request.refs.values()), reversed(results), strict=False):
+        ref[...] = value
+    return request.placed.rebuild(results)
 
 
 class _Request:
@@ -232,8 +243,43 @@ class _Request:
         self.positional = _positional(
             self.parameters, args, self.passed, taken | configs.configured_names(fn), kernel=self.name
         )
-        self.arguments = {**dict(zip(self.positional, args, strict=True)), **self.passed}
-        self.placed = place_outputs(outputs, self.parameters, self.arguments, kernel=self.name)
+        self.refs: dict[NormalCoordinate, Any] = {}
+        self.arguments = {
+            name: self._read_refs(value, (name,))
+            for name, value in {**dict(zip(self.positional, args, strict=True)), **self.passed}.items()
+        }
+        self.placed = place_outputs(
+            outputs, self.parameters, self.arguments, tuple(self.refs), kernel=self.name
+        )
+        self.donate = self._donate()
+
+    def _read_refs(self, value: Any, coordinate: NormalCoordinate) -> Any:
+        """An argument with the contents of Refs in their place."""
+        if isinstance(value, jax.Ref):
+            for other, ref in self.refs.items():
+                if ref is value:
+                    raise LaunchValueError(
+                        f"one Ref is passed for {coordinate_text(other)!r} and "
+                        f"{coordinate_text(coordinate)!r}; the kernel would write one buffer through two pointers, so pass two Refs.",
+                        kernel=self.name,
+                        parameter=coordinate[0],
+                    )
+            self.refs[coordinate] = value
+            return value[...]
+        if isinstance(value, (tuple, list)):
+            children = [self._read_refs(child, (*coordinate, i)) for i, child in enumerate(value)]
+            return type(value)(*children) if is_namedtuple(value) else type(value)(children)
+        return value
+
+    def _donate(self) -> bool:
+        donate = bool(self.settings.get("donate", False))
+        if donate and len(self.placed.aliases) == len(self.refs):
+            raise LaunchValueError(
+                "donate=True, but no argument is an in-out; name what the kernel writes in "
+                "input_output_aliases.",
+                kernel=self.name,
+            )
+        return donate
 
     def known(self) -> dict[str, Any]:
         """What callables see beside the arguments passed: defaults, shapes of outputs, options."""
@@ -270,9 +316,9 @@ class _Request:
         zeroed = self.settings.get("zeroed_outputs")
         found: list[Configuration] = []
         for chosen in configs.configurations(self.fn, known, pinned):
-            meta = {**known, **chosen}
+            meta = {**known, **chosen.keywords}
             constexprs, options = {}, dict(self.options)
-            for key, value in chosen.items():
+            for key, value in chosen.keywords.items():
                 if any(parameter.name == key for parameter in self.parameters):
                     constexprs[key] = as_constexpr(value, kernel=self.name, parameter=key)
                 if key in option_names() and value is not None:
@@ -281,16 +327,22 @@ class _Request:
                 grid=check_grid(self.grid(meta) if callable(self.grid) else self.grid, kernel=self.name),
                 constexprs=tuple(sorted(constexprs.items())),
                 options=tuple(sorted(options.items())),
-                zeroed=zeroed_indices(
-                    zeroed(meta) if callable(zeroed) else zeroed,
-                    self.placed,
-                    self.parameters,
-                    kernel=self.name,
-                ),
+                zeroed=self._zeroed(zeroed(meta) if callable(zeroed) else zeroed, chosen),
             )
             if configuration not in found:
                 found.append(configuration)
         return found
+
+    def _zeroed(self, declared: Any, chosen: configs.Chosen) -> tuple[int, ...]:
+        """Indices of the outputs to zero: those declared, and those that an autotuner zeroes.
+
+        An array that is zeroed for tuning alone may be an in-out: then the launch gave its contents, and
+        the GPU runtime restores them between the runs that it times.
+        """
+        names = [declared] if isinstance(declared, (str, int)) else list(declared or ())
+        names += sorted(chosen.zeroed)
+        names += [name for name in sorted(chosen.reset) if (name,) in self.placed.out_shape]
+        return zeroed_indices(names, self.placed, self.parameters, kernel=self.name)
 
     def plan(self, params: Mapping[str, Any]) -> Plan:
         """The plan of this launch and all like it."""
@@ -308,6 +360,7 @@ class _Request:
             places=tuple(place for _, place in sorted(slots, key=lambda slot: slot[0])),
             parameters=params,
             settings=frozenset(self.settings) | {"backend_options"},
+            donate=self.donate,
             rebuild=self.placed.rebuild,
         )
 
@@ -427,7 +480,7 @@ def specialize(kernel: Any, *args: Any, target: TargetLike | None = None, **kwar
     positional = _positional(parameters, args, passed, names, kernel=name)
     arguments = {**dict(zip(positional, args, strict=True)), **passed}
     pinned = {k: v for k, v in {**arguments, **options}.items() if k in names}
-    first = configs.configurations(fn, arguments, pinned)[0]
+    first = configs.configurations(fn, arguments, pinned)[0].keywords
     arguments |= {p.name: first[p.name] for p in parameters if p.name in first}
     builder = ArgumentBuilder(kernel_source(fn), arguments)
     trees = [builder.build(parameter) for parameter in parameters]

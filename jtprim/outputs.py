@@ -16,6 +16,7 @@ import jax
 
 from jtprim.arguments import Coordinate, NormalCoordinate, coordinate_text, normalize_coordinate
 from jtprim.errors import LaunchTypeError, LaunchValueError
+from jtprim.specialize.configs import is_shaped
 from jtprim.specialize.kernel import Parameter
 
 
@@ -50,11 +51,6 @@ class Outputs:
     structure: Callable[[Sequence[Any]], Any] | None
 
 
-def is_shape(value: Any) -> bool:
-    """Whether `value` declares an array: it has a shape and a dtype."""
-    return hasattr(value, "shape") and hasattr(value, "dtype")
-
-
 def declare_outputs(out_shape: Any, out_names: Any, out_type: Any, aliases: Any, *, kernel: str) -> Outputs:
     """The normal form of a launch's declarations.
 
@@ -86,9 +82,9 @@ def declare_outputs(out_shape: Any, out_names: Any, out_type: Any, aliases: Any,
         structure = None
     else:
         tree = out_type if out_type is not None else out_shape
-        shapes, treedef = jax.tree.flatten(tree, is_leaf=is_shape)
+        shapes, treedef = jax.tree.flatten(tree, is_leaf=is_shaped)
         for shape in shapes:
-            if not is_shape(shape):
+            if not is_shaped(shape):
                 raise LaunchTypeError(
                     f"an output is declared as {shape!r}; expected something with a shape and a dtype, "
                     "such as jax.ShapeDtypeStruct or an array.",
@@ -113,7 +109,7 @@ def declare_outputs(out_shape: Any, out_names: Any, out_type: Any, aliases: Any,
 def _from_mapping(mapping: Mapping[Any, Any], prefix: tuple[Any, ...], kernel: str) -> Any:
     for key, value in mapping.items():
         coordinate = (*prefix, *(key if isinstance(key, tuple) else (key,)))
-        if is_shape(value):
+        if is_shaped(value):
             yield Declared(value, coordinate)
         elif isinstance(value, Mapping):
             yield from _from_mapping(value, coordinate, kernel)
@@ -166,7 +162,8 @@ class Placed:
     Attributes:
       out_shape: coordinate -> shape of each output.
       aliases: coordinates of in-outs, in the order of their results.
-      rebuild: makes what the launch returns from the equation's results.
+      rebuild: makes what the launch returns from the equation's results; those of Refs, which come
+        last, are left out.
     """
 
     out_shape: dict[NormalCoordinate, Any]
@@ -175,7 +172,12 @@ class Placed:
 
 
 def place_outputs(
-    outputs: Outputs, parameters: Sequence[Parameter], passed: Mapping[str, Any], *, kernel: str
+    outputs: Outputs,
+    parameters: Sequence[Parameter],
+    passed: Mapping[str, Any],
+    refs: Sequence[NormalCoordinate] = (),
+    *,
+    kernel: str,
 ) -> Placed:
     """Finds a parameter for each output that has none yet, and the order of the results.
 
@@ -183,6 +185,7 @@ def place_outputs(
       outputs: the declarations.
       parameters: the kernel's parameters.
       passed: the arguments that the launch passes, by parameter.
+      refs: coordinates of arguments that are Refs: in-outs that are not returned.
       kernel: the kernel's name, for messages.
 
     Raises:
@@ -224,18 +227,20 @@ def place_outputs(
         out_shape[key] = one.shape
         keys.append(key)
     aliases += [normal(coordinate, "input_output_aliases") for coordinate in outputs.in_outs]
+    extra = len(outputs.in_outs)
+    aliases += refs
     _check_unique(aliases, kernel)
 
     position = {name: index for index, name in enumerate(names)}
     ordered = sorted(out_shape, key=lambda key: (position[key[0]], *key[1:]))
     index = {key: i for i, key in enumerate([*ordered, *aliases])}
-    structure, extra = outputs.structure, len(aliases) - sum(d.in_out is not None for d in outputs.declared)
+    structure, visible = outputs.structure, len(ordered) + len(aliases) - len(refs)
 
     def rebuild(results: Sequence[Any]) -> Any:
-        behind = list(results[len(results) - extra :]) if extra else []
+        results = results[:visible]
+        behind = results[visible - extra :]
         if structure is None:
-            flat = list(results)
-            return flat[0] if len(flat) == 1 else tuple(flat)
+            return results[0] if len(results) == 1 else tuple(results) or None
         built = structure([results[index[key]] for key in keys])
         return (built, *behind) if behind else built
 

@@ -8,6 +8,7 @@ apart. The grid is computed anew at each launch: it may be a function.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -43,6 +44,7 @@ class Plan:
       places: where the operands stand.
       parameters: the equation's parameters, with the configurations' grid still to be set.
       settings: keywords that say how to launch; a grid function does not see them.
+      donate: whether an eager launch gives its in-outs away.
       rebuild: makes what the launch returns from the equation's results.
     """
 
@@ -52,6 +54,7 @@ class Plan:
     places: tuple[Place, ...]
     parameters: Mapping[str, Any]
     settings: frozenset[str]
+    donate: bool
     rebuild: Callable[[Sequence[Any]], Any]
     _bound: dict[tuple[int, ...], Bound] = field(default_factory=dict)
 
@@ -67,7 +70,7 @@ class Plan:
             sizes = check_grid(grid, kernel=self.source.name)
             [configuration] = self.parameters["configurations"]
             configurations = (replace(configuration, grid=sizes),)
-            bound = self._bound.get(sizes) or Bound({**self.parameters, "configurations": configurations})
+            bound = bound_equation({**self.parameters, "configurations": configurations}, self.donate)
             self._bound[grid if known else sizes] = bound
         operands = []
         for place in self.places:
@@ -81,19 +84,35 @@ class Plan:
 class Bound:
     """One equation without its operands. At top level it runs through `jax.jit`'s own fast path."""
 
-    def __init__(self, parameters: dict[str, Any]):
+    def __init__(self, parameters: dict[str, Any], donate: bool):
         self.parameters = parameters
 
         def launch(*operands: Any) -> Any:
             return triton_kernel_p.bind(*operands, **parameters)
 
         launch.__name__ = launch.__qualname__ = parameters["name"]
-        self._compiled = jax.jit(launch)
+        donated = tuple(operand for operand, _ in parameters["aliases"]) if donate else ()
+        self._compiled = jax.jit(launch, donate_argnums=donated)
 
     def __call__(self, *operands: Any) -> Any:
         if compat.at_top_level():
             return self._compiled(*operands)
         return triton_kernel_p.bind(*operands, **self.parameters)
+
+
+@functools.lru_cache(maxsize=4096)
+def _bound(items: tuple[tuple[str, Any], ...], donate: bool) -> Bound:
+    return Bound(dict(items), donate)
+
+
+def bound_equation(parameters: Mapping[str, Any], donate: bool) -> Bound:
+    """The one `Bound` of equal parameters.
+
+    Args:
+      parameters: of the equation.
+      donate: whether an eager launch gives its in-outs away, as `jax.jit` does with donated arguments.
+    """
+    return _bound(tuple(parameters.items()), donate)
 
 
 class Plans:
@@ -120,7 +139,7 @@ class Plans:
 def plan_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable | None:
     """A key that is equal for launches that differ in the contents of arrays at most.
 
-    None where an argument can't be hashed: such a launch is worked out each time.
+    None where an argument is a Ref or can't be hashed: such a launch is worked out each time.
     """
     try:
         return (
@@ -135,6 +154,8 @@ def plan_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable | None:
 
 def _argument_key(value: Any) -> Hashable:
     kind = type(value)
+    if isinstance(value, jax.Ref):
+        raise TypeError("a Ref is read and written at each launch")
     if kind is int or kind is str or kind is bool or value is None:
         return (kind, value)
     if isinstance(value, (jax.Array, jax.ShapeDtypeStruct)):

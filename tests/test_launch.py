@@ -270,10 +270,127 @@ def test_an_autotuned_launch_runs():
     np.testing.assert_array_equal(launch(tuned(), X, X, 100, out_shape={"out_ptr": X}), 2 * X)
 
 
-@pytest.mark.parametrize("hook", [{"reset_to_zero": ["x_ptr"]}, {"pre_hook": lambda *a, **k: None}])
-def test_hooks_are_refused_by_name(hook):
-    with pytest.raises(UnsupportedError, match=f"add: its autotuner uses {next(iter(hook))}"):
-        launch(tuned(**hook), X, X, 100, out_shape={"out_ptr": X})
+def counted(**kwargs):
+    """An autotuned kernel that adds into its output or in-out."""
+    hook = kwargs.pop("config_hook", None)
+    configs = [triton.Config({"BLOCK": 16}, pre_hook=hook), triton.Config({"BLOCK": 32})]
+    return triton.autotune(configs, key=["n"], **kwargs)(count)
+
+
+def zeroed(params):
+    return [configuration.zeroed for configuration in params["configurations"]]
+
+
+@pytest.mark.parametrize(
+    "hooks,expected",
+    [
+        ({"reset_to_zero": ["out_ptr"]}, [(0,), (0,)]),
+        ({"pre_hook": lambda args, reset_only=False: args["out_ptr"].zero_()}, [(0,), (0,)]),
+        ({"config_hook": lambda args: args["out_ptr"].zero_()}, [(0,), ()]),
+        ({"restore_value": ["out_ptr"]}, [(), ()]),
+    ],
+)
+def test_hooks_that_zero_an_output_zero_it_before_the_launch(hooks, expected):
+    params = equation(counted(**hooks), x_ptr=X, n=100, out_shape={"out_ptr": X[:1]})
+    assert zeroed(params) == expected
+
+
+@pytest.mark.parametrize("hooks", [{"reset_to_zero": ["out_ptr"]}, {"restore_value": ["out_ptr"]}])
+def test_an_in_out_that_is_reset_for_tuning_keeps_what_the_launch_gave(hooks):
+    kernel = counted(**hooks)
+    start = np.float32([1000])
+    for _ in range(2):
+        out = launch(kernel, start, X, 100, input_output_aliases="out_ptr")
+        np.testing.assert_array_equal(out, start + X.sum())
+    assert zeroed(equation(kernel, start, X, 100, input_output_aliases="out_ptr")) == [(), ()]
+
+
+def test_a_hook_that_zeroes_an_in_out_at_every_launch_is_refused():
+    kernel = counted(config_hook=lambda args: args["out_ptr"].zero_())
+    with pytest.raises(LaunchValueError, match="zeroed_outputs names 'out_ptr', which is an in-out"):
+        launch(kernel, X[:1], X, 100, input_output_aliases="out_ptr")
+
+
+def test_a_hook_that_reaches_for_memory_is_refused_by_what_it_uses():
+    kernel = counted(config_hook=lambda args: args["out_ptr"].fill_(1))
+    with pytest.raises(UnsupportedError, match="count: a hook of its autotuner uses out_ptr.fill_"):
+        launch(kernel, x_ptr=X, n=100, out_shape={"out_ptr": X[:1]})
+
+
+def test_a_hook_after_the_launch_is_refused():
+    kernel = counted(post_hook=lambda args, exception: None)
+    with pytest.raises(UnsupportedError, match="count: its autotuner has a post_hook"):
+        launch(kernel, x_ptr=X, n=100, out_shape={"out_ptr": X[:1]})
+
+
+# --- Refs and donation -------------------------------------------------------------------------
+
+
+def test_a_ref_is_read_and_written_in_place():
+    ref = jax.new_ref(jnp.asarray(X))
+    assert launch(scale_in_place, ref, 100, 2.0, BLOCK=32) is None
+    np.testing.assert_array_equal(ref[...], X * 2)
+
+
+def test_a_ref_beside_an_output_is_not_returned():
+    ref = jax.new_ref(jnp.asarray(X))
+    out = launch(add, ref, X, n=100, BLOCK=32, out_shape={"out_ptr": X})
+    np.testing.assert_array_equal(out, 2 * X)
+    np.testing.assert_array_equal(ref[...], X)
+
+
+def test_refs_work_under_jit_in_scan_and_in_tuples():
+    @jax.jit
+    def f(x):
+        ref = jax.new_ref(x)
+
+        def step(carry, _):
+            launch(scale_in_place, ref, 100, 2.0, BLOCK=32)
+            out = launch(add_pair, (ref, ref[...]), n=100, BLOCK=32, out_shape={"out_ptr": x})
+            return carry + out, None
+
+        total, _ = jax.lax.scan(step, jnp.zeros_like(x), length=3)
+        return jax.freeze(ref), total
+
+    last, total = f(jnp.asarray(X))
+    np.testing.assert_array_equal(last, X * 8)
+    np.testing.assert_array_equal(total, X * (4 + 8 + 16))
+
+
+def test_one_ref_for_two_parameters_is_refused():
+    ref = jax.new_ref(jnp.asarray(X))
+    with pytest.raises(LaunchValueError, match="add: one Ref is passed for 'x_ptr' and 'y_ptr'"):
+        launch(add, ref, ref, n=100, BLOCK=32, out_shape={"out_ptr": X})
+
+
+def test_the_same_array_may_be_in_out_and_input_at_once():
+    @triton.jit
+    def add_into(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        mask = offsets < n
+        y = tl.load(y_ptr + offsets, mask=mask)
+        tl.store(x_ptr + offsets, tl.load(x_ptr + offsets, mask=mask) + y, mask=mask)
+
+    x = jnp.asarray(X)
+    np.testing.assert_array_equal(launch(add_into, x, x, 100, BLOCK=32, input_output_aliases=0), 2 * X)
+    np.testing.assert_array_equal(x, X)
+
+
+@pytest.mark.parametrize("kernel", [scale_in_place, None])
+def test_an_eager_launch_donates_its_in_outs_on_request(kernel):
+    kernel = kernel or triton.autotune([triton.Config({}, num_warps=w) for w in (2, 4)], key=[])(
+        scale_in_place
+    )
+    run = jt.kernel(kernel, input_output_aliases="x_ptr", BLOCK=32)
+    for donate in (False, True, False):
+        x = jnp.asarray(X) + 0
+        np.testing.assert_array_equal(run[BLOCKS](x, 100, 2.0, donate=donate), X * 2)
+        assert x.is_deleted() is donate
+
+
+def test_donating_without_an_in_out_is_refused():
+    with pytest.raises(LaunchValueError, match="add: donate=True, but no argument is an in-out"):
+        launch(add, X, X, n=100, BLOCK=32, out_shape={"out_ptr": X}, donate=True)
 
 
 # --- What is refused, and how ------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from triton.runtime.autotuner import Autotuner, Config, Heuristics
@@ -10,6 +11,21 @@ from triton.runtime.jit import JITFunction
 
 from jtprim.errors import LaunchValueError, UnsupportedError
 from jtprim.specialize.kernel import Kernel, kernel_name
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One configuration as autotuners and heuristics make it.
+
+    Attributes:
+      keywords: what it sets: kernel parameters and compile options alike.
+      zeroed: parameters whose arrays a configuration's own hook zeroes before every launch.
+      reset: parameters whose arrays are zeroed before each run while tuning.
+    """
+
+    keywords: dict[str, Any]
+    zeroed: frozenset[str] = frozenset()
+    reset: frozenset[str] = frozenset()
 
 
 def configured_names(kernel: Kernel) -> set[str]:
@@ -25,9 +41,7 @@ def configured_names(kernel: Kernel) -> set[str]:
     return names
 
 
-def configurations(
-    kernel: Kernel, arguments: Mapping[str, Any], pinned: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+def configurations(kernel: Kernel, arguments: Mapping[str, Any], pinned: Mapping[str, Any]) -> list[Chosen]:
     """The configurations that a launch of `kernel` runs or tunes over.
 
     Layers are taken from the outside in, as Triton runs them: a heuristic sees the launch's arguments
@@ -38,51 +52,114 @@ def configurations(
       arguments: the launch's arguments by parameter; outputs as their shapes.
       pinned: keywords of the launch. A configuration that sets one of them otherwise is left out.
 
-    Returns:
-      What each configuration sets, by keyword: kernel parameters and compile options alike.
-
     Raises:
       LaunchValueError: no configuration agrees with the pinned keywords, or none is left by pruning.
-      UnsupportedError: a layer has hooks, which would run on the device's host at each launch.
+      UnsupportedError: a hook does what a launch inside a JAX program can't.
     """
-    states: list[dict[str, Any]] = [{}]
+    states = [Chosen({})]
     layer: Any = kernel
     while not isinstance(layer, JITFunction):
         if isinstance(layer, Heuristics):
             for state in states:
                 for name, heuristic in layer.values.items():
-                    state[name] = heuristic({**arguments, **pinned, **state})
+                    state.keywords[name] = heuristic({**arguments, **pinned, **state.keywords})
         else:
-            configs = _configs(layer, arguments, pinned, kernel=kernel_name(kernel))
-            states = [{**state, **_keywords(config, pinned)} for state in states for config in configs]
+            name = kernel_name(kernel)
+            configs = _configs(layer, arguments, pinned, kernel=name)
+            states = [
+                _with_config(state, layer, config, arguments, pinned, kernel=name)
+                for state in states
+                for config in configs
+            ]
         layer = layer.fn
     return states
 
 
-def _keywords(config: Config, pinned: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in config.all_kwargs().items() if name not in pinned}
+def _with_config(
+    state: Chosen,
+    tuner: Autotuner,
+    config: Config,
+    arguments: Mapping[str, Any],
+    pinned: Mapping[str, Any],
+    *,
+    kernel: str,
+) -> Chosen:
+    keywords = {name: value for name, value in config.all_kwargs().items() if name not in pinned}
+    keywords = {**state.keywords, **keywords}
+    zeroed, reset = _run_hooks(tuner, config, {**arguments, **pinned, **keywords}, kernel=kernel)
+    return Chosen(keywords, state.zeroed | zeroed, state.reset | reset)
+
+
+# --- Hooks -------------------------------------------------------------------------------------
+
+
+class HookArray:
+    """What a hook sees of an array: its shape and dtype, and `zero_`, which zeroes it before the launch."""
+
+    def __init__(self, name: str, array: Any, kernel: str, zeroed: set[str]):
+        self.shape, self.dtype = array.shape, array.dtype
+        self._name, self._kernel, self._zeroed = name, kernel, zeroed
+
+    def zero_(self) -> HookArray:
+        self._zeroed.add(self._name)
+        return self
+
+    def __getattr__(self, attribute: str) -> Any:
+        raise UnsupportedError(
+            f"a hook of its autotuner uses {self._name}.{attribute}; inside a JAX program an array has no "
+            "memory that a hook could reach, so it may call zero_() and look at shape and dtype.",
+            kernel=self._kernel,
+            parameter=self._name,
+        )
+
+
+def _run_hooks(
+    tuner: Autotuner, config: Config, arguments: Mapping[str, Any], *, kernel: str
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Runs the hooks that come before a launch, on stand-ins.
+
+    Returns:
+      The parameters that the configuration's hook zeroes, and those that are zeroed for tuning alone.
+
+    `restore_value` needs nothing: what an array held before tuning is kept by JAX's immutability, and
+    the GPU runtime saves and restores in-outs between the runs that it times.
+    """
+    if tuner.user_defined_post_hook:
+        raise UnsupportedError(
+            "its autotuner has a post_hook, which runs on the host after a launch; a launch inside a JAX "
+            "program has no such moment. Do what the hook does in the program.",
+            kernel=kernel,
+        )
+
+    def stand_ins(zeroed: set[str]) -> dict[str, Any]:
+        return {
+            name: HookArray(name, value, kernel, zeroed) if is_shaped(value) else value
+            for name, value in arguments.items()
+        }
+
+    zeroed: set[str] = set()
+    reset: set[str] = set()
+    if tuner.user_defined_pre_hook:
+        tuner.pre_hook(stand_ins(reset))
+    else:
+        reset.update(tuner.reset_to_zero)
+    if config.pre_hook is not None:
+        config.pre_hook(stand_ins(zeroed))
+    return frozenset(zeroed), frozenset(reset)
+
+
+def is_shaped(value: Any) -> bool:
+    """Whether `value` is an array, or stands for one."""
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+# --- Pruning -----------------------------------------------------------------------------------
 
 
 def _configs(
     tuner: Autotuner, arguments: Mapping[str, Any], pinned: Mapping[str, Any], *, kernel: str
 ) -> Sequence[Config]:
     """An autotuner's configurations after pruning, as `Autotuner.prune_configs` does it."""
-    hooks = [
-        name
-        for name, used in (
-            ("pre_hook", tuner.user_defined_pre_hook or any(c.pre_hook for c in tuner.configs)),
-            ("post_hook", tuner.user_defined_post_hook),
-            ("reset_to_zero", tuner.reset_to_zero),
-            ("restore_value", tuner.restore_value),
-        )
-        if used
-    ]
-    if hooks:
-        raise UnsupportedError(
-            f"its autotuner uses {hooks[0]}, which runs on the host between launches; a launch inside a "
-            "JAX program has no such moment. Declare zeroed_outputs or input_output_aliases instead.",
-            kernel=kernel,
-        )
     configs = [
         config
         for config in tuner.configs

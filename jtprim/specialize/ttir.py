@@ -12,7 +12,7 @@ from typing import Any
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 
-from .. import compat
+from jtprim import compat
 
 _TARGET = GPUTarget("cuda", 80, 32)
 
