@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -107,6 +109,28 @@ class Inspection:
         widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows))
         return "\n".join([f"{self.platform}", *lines])
+
+    def dump(self, directory: str | os.PathLike[str]) -> list[Path]:
+        """Writes the module's text, and each kernel's stages and binary, into a directory.
+
+        Files are named by kernel, digest and stage, so equal kernels share their files.
+
+        Args:
+          directory: made if it isn't there.
+
+        Returns:
+          The files.
+        """
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        contents: dict[str, str | bytes] = {f"module.{self.platform.replace(':', '-')}.mlir": self.stablehlo}
+        for binary in {kernel.binary.digest: kernel.binary for kernel in self.kernels}.values():
+            stem = f"{binary.name[:100]}-{binary.digest[:12]}"
+            contents |= {f"{stem}.{stage}": text for stage, text in binary.asm.items()}
+            contents[f"{stem}.{'cubin' if binary.target.backend == 'cuda' else 'hsaco'}"] = binary.image
+        for name, content in contents.items():
+            (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        return [folder / name for name in contents]
 
 
 def _parameter_text(parameter: payload.Parameter) -> str:

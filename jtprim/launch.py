@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 from jtprim import compat
@@ -20,10 +21,12 @@ from jtprim.arguments import (
     Operand,
     as_constexpr,
     coordinate_text,
+    is_array,
     is_namedtuple,
     leaves_with_paths,
 )
 from jtprim.errors import LaunchTypeError, LaunchValueError, did_you_mean, listing
+from jtprim.inspection import InspectedKernel, inspect
 from jtprim.outputs import declare_outputs, place_outputs, zeroed_indices
 from jtprim.plan import Place, Plan, Plans, bound_equation, plan_key
 from jtprim.primitive import (
@@ -34,6 +37,7 @@ from jtprim.primitive import (
 )
 from jtprim.specialize import configs
 from jtprim.specialize.binder import Specialization, specialize_arguments
+from jtprim.specialize.compile import Binary, compiled_binaries
 from jtprim.specialize.kernel import (
     Kernel as TritonKernel,
 )
@@ -49,7 +53,9 @@ from jtprim.specialize.kernel import (
 from jtprim.specialize.target import (
     TargetLike,
     environment_targets,
+    parse_target,
     parse_targets,
+    target_of_device,
     target_of_device_kind,
 )
 
@@ -81,6 +87,19 @@ def option_names() -> tuple[str, ...]:
 # --- Kernels -----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class CacheInfo:
+    """What jtprim keeps in memory for one kernel.
+
+    Attributes:
+      launches: launches that differ in more than the contents of arrays and the grid.
+      binaries: the compiled kernels.
+    """
+
+    launches: int
+    binaries: tuple[Binary, ...]
+
+
 class Kernel:
     """A Triton kernel that launches inside JAX: ``kernel[grid](*args, **kwargs)``.
 
@@ -101,6 +120,52 @@ class Kernel:
 
     def __getitem__(self, grid: GridLike) -> Callable[..., Any]:
         return functools.partial(_launch, self, grid)
+
+    def warmup(
+        self, *args: Any, grid: GridLike, target: TargetLike | None = None, **kwargs: Any
+    ) -> tuple[InspectedKernel, ...]:
+        """Compiles what a launch would run on a GPU, without running it.
+
+        Args:
+          *args, **kwargs: the launch's arguments; `jax.ShapeDtypeStruct` will do for arrays.
+          grid: the launch's grid.
+          target: what to compile for; by default this machine's GPU, else the target that is stored
+            with the kernel or named in the environment.
+
+        Returns:
+          The compiled kernels, one for each configuration, as `inspect` gives them.
+
+        Raises:
+          JtprimError: as the launch would.
+        """
+        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda leaf: leaf is None)
+        places = [place for place, leaf in enumerate(leaves) if is_array(leaf)]
+        chosen = self._warmup_target(target)
+
+        def launch(*arrays: Any) -> Any:
+            filled = dict(zip(places, arrays, strict=True))
+            args, kwargs = jax.tree.unflatten(tree, [filled.get(i, leaf) for i, leaf in enumerate(leaves)])
+            return self[grid](*args, **kwargs)
+
+        return inspect(launch, *(leaves[place] for place in places), platform=chosen).kernels
+
+    def _warmup_target(self, target: TargetLike | None) -> GPUTarget:
+        if target is not None:
+            return parse_target(target)
+        if jax.default_backend() == "gpu":
+            return target_of_device(jax.local_devices()[0])
+        named = (*parse_targets(self.keywords.get("target")), *environment_targets())
+        if not named:
+            raise LaunchValueError(
+                "warmup has no GPU here and no target; pass target='cuda:90' or 'hip:gfx942', or set "
+                "JTPRIM_TARGET.",
+                kernel=self.__name__,
+            )
+        return named[0]
+
+    def cache_info(self) -> CacheInfo:
+        """What is kept in memory for this kernel."""
+        return CacheInfo(len(self.plans), compiled_binaries(jit_function(self.fn)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise LaunchTypeError("called without a grid; write kernel[grid](...).", kernel=self.__name__)
@@ -260,7 +325,8 @@ class _Request:
                 if ref is value:
                     raise LaunchValueError(
                         f"one Ref is passed for {coordinate_text(other)!r} and "
-                        f"{coordinate_text(coordinate)!r}; the kernel would write one buffer through two pointers, so pass two Refs.",
+                        f"{coordinate_text(coordinate)!r}; the kernel would write one buffer through "
+                        "two pointers, so pass two Refs.",
                         kernel=self.name,
                         parameter=coordinate[0],
                     )

@@ -239,6 +239,13 @@ def find_binary(digest: str) -> Binary | None:
     return _by_digest.get(digest)
 
 
+def compiled_binaries(function: JITFunction) -> tuple[Binary, ...]:
+    """The binaries of a kernel that are in memory, in the order in which they were asked for."""
+    with _lock:
+        futures = list(_compiled.get(function, {}).values())
+    return tuple(f.result() for f in futures if f.done() and f.exception() is None)
+
+
 def clear_caches() -> None:
     """Forgets all compiled kernels in memory; those on disk stay."""
     with _lock:
