@@ -1,0 +1,278 @@
+"""One launch being worked out: from what the caller wrote to an equation's operands and parameters.
+
+Keywords are sorted, arguments bound to the kernel's parameters, outputs placed, Refs read, and every
+callable (grid, heuristics, pruning, hooks, `zeroed_outputs`) resolved to data.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import jax
+
+from jtprim import compat
+from jtprim.arguments import (
+    NormalCoordinate,
+    Operand,
+    as_constexpr,
+    coordinate_text,
+    is_namedtuple,
+    leaves_with_paths,
+)
+from jtprim.errors import LaunchTypeError, LaunchValueError, did_you_mean, listing
+from jtprim.outputs import declare_outputs, place_outputs, zeroed_indices
+from jtprim.plan import Place, Plan
+from jtprim.primitive import Configuration, check_grid, launch_parameters
+from jtprim.specialize import configs
+from jtprim.specialize.kernel import Kernel, Parameter, kernel_name, kernel_parameters
+from jtprim.specialize.target import TargetLike, parse_targets, target_of_device_kind
+
+GridLike: TypeAlias = int | Sequence[int] | Callable[[Mapping[str, Any]], int | Sequence[int]]
+
+# Keywords that say how to launch. A kernel parameter of the same name comes first.
+SETTINGS = (
+    "out_shape",
+    "out_names",
+    "out_type",
+    "input_output_aliases",
+    "zeroed_outputs",
+    "target",
+    "name",
+    "metadata",
+    "cost_estimate",
+    "has_side_effect",
+    "donate",
+    "backend_options",
+)
+
+
+@functools.cache
+def option_names() -> tuple[str, ...]:
+    """The compile options of all backends."""
+    return tuple(sorted({**compat.option_fields("cuda"), **compat.option_fields("hip")}))
+
+
+class Request:
+    """One launch being worked out."""
+
+    def __init__(self, fn: Kernel, grid: GridLike, args: Sequence[Any], kwargs: Mapping[str, Any]):
+        self.fn, self.grid, self.args, self.kwargs = fn, grid, args, kwargs
+        self.name = kernel_name(fn)
+        self.parameters = kernel_parameters(fn)
+        self.passed, self.options, self.settings = sort_keywords(fn, kwargs)
+        outputs = declare_outputs(
+            self.settings.get("out_shape"),
+            self.settings.get("out_names"),
+            self.settings.get("out_type"),
+            self.settings.get("input_output_aliases"),
+            kernel=self.name,
+        )
+        taken = {one.coordinate for one in outputs.declared if one.coordinate is not None}
+        self.positional = positional_parameters(
+            self.parameters, args, self.passed, taken | configs.configured_names(fn), kernel=self.name
+        )
+        self.refs: dict[NormalCoordinate, Any] = {}
+        self.arguments = {
+            name: self._read_refs(value, (name,))
+            for name, value in {**dict(zip(self.positional, args, strict=True)), **self.passed}.items()
+        }
+        self.placed = place_outputs(
+            outputs, self.parameters, self.arguments, tuple(self.refs), kernel=self.name
+        )
+        self.donate = self._donate()
+
+    def _read_refs(self, value: Any, coordinate: NormalCoordinate) -> Any:
+        """An argument with the contents of Refs in their place."""
+        if isinstance(value, jax.Ref):
+            for other, ref in self.refs.items():
+                if ref is value:
+                    raise LaunchValueError(
+                        f"one Ref is passed for {coordinate_text(other)!r} and "
+                        f"{coordinate_text(coordinate)!r}; the kernel would write one buffer through "
+                        "two pointers, so pass two Refs.",
+                        kernel=self.name,
+                        parameter=coordinate[0],
+                    )
+            self.refs[coordinate] = value
+            return value[...]
+        if isinstance(value, (tuple, list)):
+            children = [self._read_refs(child, (*coordinate, i)) for i, child in enumerate(value)]
+            return type(value)(*children) if is_namedtuple(value) else type(value)(children)
+        return value
+
+    def _donate(self) -> bool:
+        donate = bool(self.settings.get("donate", False))
+        if donate and len(self.placed.aliases) == len(self.refs):
+            raise LaunchValueError(
+                "donate=True, but no argument is an in-out; name what the kernel writes in "
+                "input_output_aliases.",
+                kernel=self.name,
+            )
+        return donate
+
+    def known(self) -> dict[str, Any]:
+        """What callables see beside the arguments passed: defaults, shapes of outputs, options."""
+        defaults = {p.name: p.default for p in self.parameters if p.has_default}
+        shapes = {key[0]: shape for key, shape in self.placed.out_shape.items() if len(key) == 1}
+        return {**defaults, **shapes, **self.options}
+
+    def equation(self) -> tuple[list[Any], dict[str, Any]]:
+        """The equation's operands and parameters."""
+        configurations, arguments = self.configurations(), dict(self.arguments)
+        if len(configurations) == 1:
+            [only] = configurations
+            arguments.update((key, static.value) for key, static in only.constexprs)
+            configurations = [replace(only, constexprs=())]
+        settings = self.settings
+        return launch_parameters(
+            self.fn,
+            arguments,
+            out_shape=self.placed.out_shape,
+            aliases=self.placed.aliases,
+            configurations=configurations,
+            target=_targets(settings.get("target")),
+            name=settings.get("name"),
+            metadata=_metadata(settings.get("metadata", b""), self.name),
+            cost_estimate=settings.get("cost_estimate"),
+            has_side_effect=bool(settings.get("has_side_effect", False)),
+        )
+
+    def configurations(self) -> list[Configuration]:
+        """The configurations, every callable resolved."""
+        known = {**self.known(), **self.arguments}
+        names = configs.configured_names(self.fn)
+        pinned = {**{k: v for k, v in self.arguments.items() if k in names}, **self.options}
+        zeroed = self.settings.get("zeroed_outputs")
+        found: list[Configuration] = []
+        for chosen in configs.configurations(self.fn, known, pinned):
+            meta = {**known, **chosen.keywords}
+            constexprs, options = {}, dict(self.options)
+            for key, value in chosen.keywords.items():
+                if any(parameter.name == key for parameter in self.parameters):
+                    constexprs[key] = as_constexpr(value, kernel=self.name, parameter=key)
+                if key in option_names() and value is not None:
+                    options[key] = value
+            configuration = Configuration(
+                grid=check_grid(self.grid(meta) if callable(self.grid) else self.grid, kernel=self.name),
+                constexprs=tuple(sorted(constexprs.items())),
+                options=tuple(sorted(options.items())),
+                zeroed=self._zeroed(zeroed(meta) if callable(zeroed) else zeroed, chosen),
+            )
+            if configuration not in found:
+                found.append(configuration)
+        return found
+
+    def _zeroed(self, declared: Any, chosen: configs.Chosen) -> tuple[int, ...]:
+        """Indices of the outputs to zero: those declared, and those that an autotuner zeroes.
+
+        An array that is zeroed for tuning alone may be an in-out: then the launch gave its contents, and
+        the GPU runtime restores them between the runs that it times.
+        """
+        names = [declared] if isinstance(declared, (str, int)) else list(declared or ())
+        names += sorted(chosen.zeroed)
+        names += [name for name in sorted(chosen.reset) if (name,) in self.placed.out_shape]
+        return zeroed_indices(names, self.placed, self.parameters, kernel=self.name)
+
+    def plan(self, params: Mapping[str, Any]) -> Plan:
+        """The plan of this launch and all like it."""
+        index = {name: number for number, name in enumerate(self.positional)}
+        slots = [
+            (leaf.index, Place(index.get(parameter.name, parameter.name), path))
+            for parameter, tree in zip(self.parameters, params["arguments"], strict=True)
+            for path, leaf in leaves_with_paths(tree)
+            if isinstance(leaf, Operand)
+        ]
+        return Plan(
+            source=params["kernel"],
+            names=tuple(self.positional),
+            meta=self.known(),
+            places=tuple(place for _, place in sorted(slots, key=lambda slot: slot[0])),
+            parameters=params,
+            settings=frozenset(self.settings) | {"backend_options"},
+            donate=self.donate,
+            rebuild=self.placed.rebuild,
+        )
+
+
+def sort_keywords(
+    fn: Kernel, keywords: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Keywords as kernel arguments, compile options and settings.
+
+    A name that is a parameter and an option is both.
+    """
+    names = [parameter.name for parameter in kernel_parameters(fn)]
+    passed, options, settings = {}, {}, {}
+    for key, value in keywords.items():
+        if key in names:
+            passed[key] = value
+        elif key in SETTINGS:
+            settings[key] = value
+        elif key not in option_names():
+            raise LaunchTypeError(
+                f"no parameter named {key!r}; parameters are {listing(names)}; settings are "
+                f"{listing(SETTINGS)}; backend options are {listing(option_names())}."
+                f"{did_you_mean(key, (*names, *SETTINGS, *option_names()))}",
+                kernel=kernel_name(fn),
+                parameter=key,
+            )
+        if key in option_names():
+            options[key] = value
+    for key, value in (settings.pop("backend_options", None) or {}).items():
+        if key not in option_names():
+            raise LaunchTypeError(
+                f"backend_options has {key!r}; backend options are {listing(option_names())}."
+                f"{did_you_mean(key, option_names())}",
+                kernel=kernel_name(fn),
+                parameter=key,
+            )
+        options[key] = value
+    return passed, options, settings
+
+
+def positional_parameters(
+    parameters: Sequence[Parameter],
+    args: Sequence[Any],
+    keywords: Mapping[str, Any],
+    taken: set[Any],
+    *,
+    kernel: str,
+) -> list[str]:
+    """The parameter of each positional argument.
+
+    They go to the parameters in order, passing over those that are outputs, that come by keyword, or
+    that a configuration sets.
+    """
+    places = [
+        parameter.name
+        for index, parameter in enumerate(parameters)
+        if parameter.name not in keywords
+        and not ({parameter.name, index, (parameter.name,), (index,)} & taken)
+    ]
+    if len(args) > len(places):
+        raise LaunchTypeError(
+            f"got {len(args)} positional arguments for {len(places)} parameters ({listing(places)}); the "
+            "others are passed by keyword, are outputs, or are set by the kernel's configurations.",
+            kernel=kernel,
+        )
+    return places[: len(args)]
+
+
+def _targets(named: TargetLike | Sequence[TargetLike] | None) -> Sequence[TargetLike] | None:
+    """The targets named on the launch; else that of the abstract mesh in context."""
+    if named is not None:
+        return parse_targets(named)
+    kind = compat.abstract_device_kind()
+    target = None if kind is None else target_of_device_kind(kind)
+    return None if target is None else (target,)
+
+
+def _metadata(metadata: Any, kernel: str) -> bytes:
+    if isinstance(metadata, str):
+        return metadata.encode()
+    if not isinstance(metadata, bytes):
+        raise LaunchTypeError(f"metadata is {metadata!r}; expected bytes.", kernel=kernel)
+    return metadata
