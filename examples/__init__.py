@@ -1,0 +1,1 @@
+"""Triton's tutorial kernels in JAX programs: `python -m examples.demo` runs them."""

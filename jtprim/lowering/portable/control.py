@@ -1,0 +1,274 @@
+"""Control flow: loops become JAX loops, branches become masks of active programs.
+
+Both sides of a branch run, with stores and atomics masked, and the results are selected; only a branch
+that is known at trace time to go one way in all programs runs that side alone. A loop runs as often as
+the longest-running program needs it. The number is static where it is known at trace time, which is
+what reverse-mode differentiation needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+from jax import lax
+
+from jtprim.specialize.reader import DTYPES, Operation, Region, Variable
+
+from .machine import Machine, Results, as_array, like, rule, written_in
+from .uniformity import uniform_trips
+from .values import Array, Operand, Pointer, Value, convert, full
+
+INT32 = np.dtype(np.int32)
+
+
+@rule("scf.if")
+def _if(m: Machine, op: Operation, condition: Value) -> Results:
+    then, *otherwise = (region for region in op.regions if region.blocks)
+    known = m.facts.conditions.get(op)
+    if known is not None:
+        chosen = [then] if known else otherwise
+        return m.region(chosen[0], ()) if chosen else ()
+    with m.only_where(condition):
+        results = m.region(then, ())
+    if not otherwise:
+        return results
+    with m.only_where(m.inverse(condition)):
+        others = m.region(otherwise[0], ())
+    return [m.select(op, condition, one, other) for one, other in zip(results, others, strict=True)]
+
+
+# --- Loops ---------------------------------------------------------------------------------------
+
+
+@rule("scf.for")
+def _for(m: Machine, op: Operation, lower: Value, upper: Value, step: Value, *initial: Operand) -> Results:
+    body = op.regions[0]
+    _, *carried = body.blocks[0].arguments
+    known = m.facts.trips.get(op)
+    if known is not None and not known.any():
+        return initial
+    trips = None if uniform_trips(m.facts, op) else _trip_count(m, op, lower, upper, step)
+    limit = _longest(m, trips) if known is None else int(known.max())
+
+    def iteration(position: Array, values: Sequence[Operand]) -> Sequence[Operand]:
+        index = m.map(lambda low, by: low + by * convert(position, low.dtype), lower, step)
+        if trips is None:
+            return m.region(body, [index, *values])
+        running = m.map(lambda count: lax.lt(lax.full_like(count, position), count), trips)
+        with m.only_where(running):
+            yielded = m.region(body, [index, *values])
+        return [m.select(op, running, new, old) for new, old in zip(yielded, values, strict=True)]
+
+    start = _batched_where(m, carried, initial)
+    if isinstance(limit, int) and limit == 1:
+        once = iteration(np.int32(0), start)
+        _check_pointers(m, op, start, once)
+        return once
+    return _loop(m, op, body, start, iteration, lambda f, carry: lax.fori_loop(0, limit, f, carry))
+
+
+def _trip_count(m: Machine, op: Operation, lower: Value, upper: Value, step: Value) -> Value:
+    """How often the loop runs, as int32: ``max(0, ceil((upper - lower) / step))``."""
+
+    def count(low: Array, high: Array, by: Array) -> Array:
+        wide = np.dtype(np.uint64 if "unsignedCmp" in op.attributes else np.int64)
+        low, high, by = (convert(bound, wide) for bound in (low, high, by))
+        rounded = lax.div(high - low + by - lax.full_like(by, 1), by)
+        return convert(lax.select(lax.lt(low, high), rounded, lax.full_like(rounded, 0)), INT32)
+
+    return m.map(count, lower, upper, step)
+
+
+def _longest(m: Machine, trips: Value | None) -> Array:
+    assert trips is not None
+    active = (
+        m.map(lambda count, on: lax.select(on, count, lax.full_like(count, 0)), trips, m.active)
+        if m.active
+        else trips
+    )
+    return lax.reduce_max(active.array, (0,)) if active.batched else active.array
+
+
+def _batched_where(m: Machine, variables: Sequence[Variable], operands: Sequence[Operand]) -> list[Operand]:
+    """Gives those operands a program axis that will have one in a later iteration."""
+    return [
+        _with_program_axis(m, operand) if variable in m.varying else operand
+        for variable, operand in zip(variables, operands, strict=True)
+    ]
+
+
+def _with_program_axis(m: Machine, operand: Operand) -> Operand:
+    if isinstance(operand, Pointer):
+        return Pointer(operand.parameter, operand.element, m.batch(operand.offset))
+    return m.batch(operand)
+
+
+def _target(pointer: Pointer) -> tuple[int, str]:
+    return pointer.parameter, pointer.element
+
+
+def _check_pointers(m: Machine, op: Operation, before: Sequence[Operand], after: Sequence[Operand]) -> None:
+    for old, new in zip(before, after, strict=True):
+        if isinstance(old, Pointer) and isinstance(new, Pointer) and _target(old) != _target(new):
+            raise m.unsupported(op, "carries a pointer that moves from one array to another")
+
+
+_Carry = tuple[list[jax.Array], list[jax.Array]]  # the values, and the buffers that are written
+_Body = Callable[[Array, _Carry], _Carry]
+
+
+def _loop(
+    m: Machine,
+    op: Operation,
+    written: Region,
+    start: Sequence[Operand],
+    iteration: Callable[[Array, Sequence[Operand]], Sequence[Operand]],
+    run: Callable[[_Body, _Carry], _Carry],
+) -> list[Operand]:
+    """A JAX loop over `start` and the buffers that the region `written` writes."""
+    buffers = written_in(m, written)
+    outer = dict(m.memory)
+
+    def body(position: Array, carry: _Carry) -> _Carry:
+        arrays, contents = carry
+        m.memory.update(zip(buffers, contents, strict=True))
+        values = [like(operand, array) for operand, array in zip(start, arrays, strict=True)]
+        after = iteration(position, values)
+        _check_pointers(m, op, start, after)
+        after = [
+            _with_program_axis(m, new) if _is_batched(old) else new
+            for old, new in zip(start, after, strict=True)
+        ]
+        return [as_array(operand) for operand in after], [m.memory[p] for p in buffers]
+
+    arrays, contents = run(body, ([as_array(operand) for operand in start], [m.memory[p] for p in buffers]))
+    m.memory = {**outer, **dict(zip(buffers, contents, strict=True))}
+    return [like(operand, array) for operand, array in zip(start, arrays, strict=True)]
+
+
+def _is_batched(operand: Operand) -> bool:
+    return operand.offset.batched if isinstance(operand, Pointer) else operand.batched
+
+
+@rule("scf.while")
+def _while(m: Machine, op: Operation, *initial: Operand) -> Results:
+    """Rotated, since the first region may have side effects: before; while condition: after, before."""
+    before, after = op.regions
+    condition, *_ = before.blocks[0].terminator.operands
+    first, *values = m.region(before, _batched_where(m, before.blocks[0].arguments, initial))
+    outer = m.active
+    start = _batched_where(m, (condition, *op.results), (first, *values))
+
+    def iteration(_: Array, carried: Sequence[Operand]) -> Sequence[Operand]:
+        running, *old = carried
+        assert isinstance(running, Value)
+        with m.only_where(running):
+            again, *new = m.region(
+                before, _batched_where(m, before.blocks[0].arguments, m.region(after, old))
+            )
+        assert isinstance(again, Value)
+        chosen = [m.select(op, running, one, other) for one, other in zip(new, old, strict=True)]
+        return [m.map(lax.bitwise_and, running, again), *chosen]
+
+    def run(body: _Body, carry: _Carry) -> _Carry:
+        def proceed(carry: _Carry) -> Array:
+            own = like(start[0], carry[0][0])
+            assert isinstance(own, Value)
+            running = own if outer is None else m.map(lax.bitwise_and, outer, own)
+            return lax.reduce_or(running.array, tuple(range(np.ndim(running.array))))
+
+        return lax.while_loop(proceed, lambda carry: body(np.int32(0), carry), carry)
+
+    region = Region((*before.blocks, *after.blocks))
+    return _loop(m, op, region, start, iteration, run)[1:]
+
+
+# --- Functions and early returns -----------------------------------------------------------------
+
+
+@rule("tt.call")
+def _call(m: Machine, op: Operation, *operands: Operand) -> Results:
+    return function(m, m.module.functions[op.attributes["callee"]], operands)
+
+
+def function(m: Machine, called: Operation, arguments: Sequence[Operand]) -> list[Operand]:
+    """Runs a function: an acyclic graph of blocks, each under the condition that it is reached."""
+    blocks = called.regions[0].blocks
+    if len(blocks) == 1:
+        return m.block(blocks[0], arguments)
+    always = Value(np.bool_(True))
+    reached: dict[int, Value | None] = {0: None}
+    passed: dict[int, Sequence[Operand]] = {0: arguments}
+    returned: list[Operand] | None = None
+    for position, block in enumerate(blocks):
+        if position not in reached:
+            continue
+        here = reached[position]
+        with m.only_where(here):
+            values = m.block(block, passed[position])
+        for target, condition, given in _edges(m, block.terminator, values):
+            if target <= position:
+                raise m.unsupported(block.terminator, "jumps backwards")
+            edge = m.both(here, condition)
+            if target not in reached:
+                reached[target], passed[target] = edge, given
+                continue
+            before = reached[target]
+            chosen = edge or always
+            passed[target] = [
+                m.select(block.terminator, chosen, *pair) for pair in zip(given, passed[target], strict=True)
+            ]
+            either = None if edge is None or before is None else m.map(lax.bitwise_or, edge, before)
+            reached[target] = either
+        if not block.terminator.successors:
+            chosen = here or always
+            pairs = zip(values, returned or values, strict=True)
+            returned = [m.select(block.terminator, chosen, *pair) for pair in pairs]
+    return returned or []
+
+
+def _edges(
+    m: Machine, terminator: Operation, values: list[Operand]
+) -> list[tuple[int, Value | None, list[Operand]]]:
+    """The edges that leave a block: target, condition, values passed."""
+    match terminator.name:
+        case "cf.br":
+            return [(terminator.successors[0], None, values)]
+        case "cf.cond_br":
+            condition = values[0]
+            assert isinstance(condition, Value)
+            split = 1 + terminator.attributes["operandSegmentSizes"][1]
+            first, second = terminator.successors
+            return [(first, condition, values[1:split]), (second, m.inverse(condition), values[split:])]
+        case _:
+            return []
+
+
+@rule("tt.map_elementwise")
+def _map_elementwise(m: Machine, op: Operation, *operands: Value) -> Results:
+    """A function of scalars, with branches, for each element: its conditions become masks of elements."""
+    if op.attributes.get("pack", 1) != 1:
+        raise m.unsupported(op, "maps a function over several elements at a time")
+    if any(inner.name in ("scf.for", "scf.while") for inner in op.walk()):
+        raise m.unsupported(op, "maps a function with a loop")
+    batched = any(value.batched for value in operands)
+    whole = [Value((m.batch(value) if batched else value).array) for value in operands]
+    outer, m.active = m.active, None  # nothing inside touches memory
+    results = function(m, op, whole)
+    m.active = outer
+    spread_results = [m.map(lambda array, _: array, result, whole[0]) for result in _values(results)]
+    return [Value(result.array, batched) for result in spread_results]
+
+
+def _values(operands: Sequence[Operand]) -> list[Value]:
+    return [operand for operand in operands if isinstance(operand, Value)]
+
+
+@rule("ub.poison")
+def _poison(m: Machine, op: Operation) -> Results:
+    kind = op.results[0].type
+    if kind.pointer or kind.element not in DTYPES:
+        raise m.unsupported(op, "is a pointer that was never set")
+    return Value(full(kind.shape, 0, kind.dtype))

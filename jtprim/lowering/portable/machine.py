@@ -1,0 +1,194 @@
+"""The state of a translation, and what every rule needs from it.
+
+A `Machine` runs one program, or many at once: it holds the buffers, the mask of the programs that are
+active, and the table of variables. Rules, one for each operation, are registered in `RULES`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import jax
+from jax import lax
+
+from jtprim.errors import UnsupportedError
+from jtprim.specialize.reader import Block, Module, Operation, Region, Variable
+
+from .analysis import Facts
+from .strategy import Strategy
+from .values import Array, Operand, Pointer, Value, spread
+from .windows import Window
+
+Results = Sequence[Operand] | Operand | None
+Rule = Callable[..., Results]
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Registers a rule for operations: ``rule(machine, operation, *operands) -> results``."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            assert name not in RULES, name
+            RULES[name] = function
+        return function
+
+    return register
+
+
+class Machine:
+    """One program, or `programs` of them at once.
+
+    Attributes:
+      kernel: the name for error messages.
+      grid: the extents of the grid.
+      programs: how many run at once, as a leading axis; None if it is one, without such an axis.
+      program_ids: for each axis of the grid.
+      memory: the contents of the buffers, flat, by parameter; possibly with more elements at the end, whose
+        contents do not matter.
+      windows: the loads and stores that are views.
+      active: which of the programs are active, or None for all; a boolean scalar of the kernel.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: str,
+        module: Module,
+        grid: tuple[int, int, int],
+        facts: Facts,
+        strategy: Strategy,
+        varying: frozenset[Variable],
+        memory: Mapping[int, Array],
+        windows: Mapping[Operation, Window],
+        programs: int | None,
+        program_ids: Sequence[Value],
+        active: Value | None,
+    ):
+        self.kernel, self.module, self.grid = kernel, module, grid
+        self.facts, self.strategy, self.varying = facts, strategy, varying
+        self.memory, self.windows = dict(memory), windows
+        self.programs, self.program_ids, self.active = programs, tuple(program_ids), active
+        self._environment: dict[Variable, Operand] = {}
+
+    # Running.
+
+    def region(self, region: Region, arguments: Sequence[Operand]) -> list[Operand]:
+        """Runs a region of one block; returns what its terminator is given."""
+        (block,) = region.blocks
+        return self.block(block, arguments)
+
+    def block(self, block: Block, arguments: Sequence[Operand]) -> list[Operand]:
+        self._environment.update(zip(block.arguments, arguments, strict=True))
+        for operation in block.operations[:-1]:
+            self.operation(operation)
+        return [self._environment[operand] for operand in block.terminator.operands]
+
+    def operation(self, operation: Operation) -> None:
+        found = RULES.get(operation.name)
+        if found is None:
+            raise self.unsupported(operation, "has no portable lowering; run the kernel on a GPU")
+        results = found(self, operation, *(self._environment[operand] for operand in operation.operands))
+        results = () if results is None else (results,) if isinstance(results, Value | Pointer) else results
+        self._environment.update(zip(operation.results, results, strict=True))
+
+    @contextlib.contextmanager
+    def only_where(self, condition: Value | None) -> Iterator[None]:
+        """Runs what is inside for those active programs only for which `condition` holds."""
+        outer, self.active = self.active, self.both(self.active, condition)
+        try:
+            yield
+        finally:
+            self.active = outer
+
+    # Errors.
+
+    def unsupported(self, operation: Operation, reason: str) -> UnsupportedError:
+        place = f" at {operation.source}" if operation.source else ""
+        return UnsupportedError(f"{operation.name}{place} {reason}.", kernel=self.kernel)
+
+    # Values.
+
+    def batch(self, value: Value) -> Value:
+        """`value` with a program axis."""
+        if value.batched or self.programs is None:
+            return value
+        return Value(spread(value.array, (self.programs, *value.shape)), batched=True)
+
+    def map(self, function: Callable[..., Array], *values: Value) -> Value:
+        """Applies a function of arrays of one shape, elementwise. Scalars are spread to tensors."""
+        shape = max((value.shape for value in values), key=len)
+        batched = any(value.batched for value in values)
+        if not batched:
+            return Value(function(*(spread(value.array, shape) for value in values)))
+        whole = (self.programs or 1, *shape)
+        return Value(function(*(_align(value, shape, whole) for value in values)), batched=True)
+
+    def rearrange(self, function: Callable[[Array, int], Array], operand: Operand) -> Operand:
+        """Applies a function of an array and the number of axes in front of the kernel's own, to a value
+        or to a pointer's offset."""
+        if isinstance(operand, Pointer):
+            offset = self.rearrange(function, operand.offset)
+            assert isinstance(offset, Value)
+            return Pointer(operand.parameter, operand.element, offset)
+        return Value(function(operand.array, int(operand.batched)), operand.batched)
+
+    def select(self, operation: Operation, condition: Value, one: Operand, other: Operand) -> Operand:
+        """`one` where `condition` holds, else `other`."""
+        if one is other:
+            return one
+        if isinstance(one, Pointer) and isinstance(other, Pointer):
+            if (one.parameter, one.element) != (other.parameter, other.element):
+                raise self.unsupported(operation, "chooses between pointers to two arrays")
+            offset = self.map(lax.select, condition, one.offset, other.offset)
+            return Pointer(one.parameter, one.element, offset)
+        assert isinstance(one, Value) and isinstance(other, Value)
+        return self.map(lax.select, condition, one, other)
+
+    def both(self, one: Value | None, other: Value | None) -> Value | None:
+        """Conjunction of masks; None is all true."""
+        if one is None or other is None:
+            return other if one is None else one
+        return self.map(lax.bitwise_and, one, other)
+
+    def inverse(self, mask: Value) -> Value:
+        return self.map(lax.bitwise_not, mask)
+
+
+def _align(value: Value, shape: tuple[int, ...], whole: tuple[int, ...]) -> Array:
+    """The array of `value` in the shape `whole`, which is `shape` with the programs in front."""
+    if value.batched and value.shape != shape:  # a scalar for each program: its axis stays in front
+        return lax.broadcast_in_dim(value.array, whole, (0,))
+    return spread(value.array, whole)
+
+
+def written_in(machine: Machine, region: Region) -> tuple[int, ...]:
+    """The parameters whose buffers the operations of a region write, ascending."""
+    operations = {
+        operation for block in region.blocks for top in block.operations for operation in top.walk()
+    }
+    calls = any(operation.name == "tt.call" for operation in operations)
+    return tuple(
+        sorted(
+            {
+                access.parameter
+                for access in machine.facts.accesses
+                if access.kind != "load" and (calls or access.operation in operations)
+            }
+        )
+    )
+
+
+def as_array(operand: Operand) -> jax.Array:
+    """What a loop carries for an operand."""
+    value = operand.offset if isinstance(operand, Pointer) else operand
+    return jax.numpy.asarray(value.array)
+
+
+def like(operand: Operand, array: Array) -> Operand:
+    """`operand` with another array."""
+    if isinstance(operand, Pointer):
+        return Pointer(operand.parameter, operand.element, Value(array, operand.offset.batched))
+    return Value(array, operand.batched)

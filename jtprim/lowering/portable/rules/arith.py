@@ -1,0 +1,243 @@
+"""The arith dialect: integers are signless, so each operation says how it takes its operands' bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from jtprim.lowering.portable.machine import Machine, Results, rule
+from jtprim.lowering.portable.values import (
+    Array,
+    Operand,
+    Value,
+    convert,
+    full,
+    reinterpret,
+    signed,
+    unsigned,
+)
+from jtprim.specialize.reader import Operation
+
+Elementwise = Callable[..., Array]
+
+
+def elementwise(names: dict[str, Elementwise]) -> None:
+    """Registers operations that are one function of arrays, applied to each element."""
+    for name, function in names.items():
+        rule(name)(lambda m, op, *operands, function=function: m.map(function, *operands))
+
+
+@rule("arith.constant")
+def _constant(m: Machine, op: Operation) -> Results:
+    kind, value = op.results[0].type, op.attributes["value"]
+    if isinstance(value, str):
+        raise m.unsupported(op, f"is a constant that MLIR's Python bindings can't read: {value[:60]}")
+    value = np.asarray(value)
+    first = value.flat[0]
+    if not kind.shape:
+        return Value(_scalar(first, kind.dtype))
+    if (value == first).all():
+        return Value(full(kind.shape, _scalar(first, kind.dtype), kind.dtype))
+    return Value(value.astype(kind.dtype))
+
+
+def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+    return np.asarray(value).astype(dtype)[()]
+
+
+# --- Integers ------------------------------------------------------------------------------------
+
+
+def as_signed(function: Elementwise) -> Elementwise:
+    """`function` of integers; one-bit ones are computed as bytes, of which the low bit is kept."""
+
+    def wrapped(*arrays: Array) -> Array:
+        if arrays[0].dtype != np.bool_:
+            return function(*arrays)
+        return _low_bit(function(*(signed(array) for array in arrays)))
+
+    return wrapped
+
+
+def as_unsigned(function: Elementwise) -> Elementwise:
+    """`function` of integers taken as unsigned."""
+
+    def wrapped(*arrays: Array) -> Array:
+        result = function(*(unsigned(array) for array in arrays))
+        if arrays[0].dtype == np.bool_:
+            return _low_bit(result)
+        return result if result.dtype == np.bool_ else signed(result)
+
+    return wrapped
+
+
+def _low_bit(array: Array) -> Array:
+    if array.dtype == np.bool_:
+        return array
+    return lax.ne(lax.bitwise_and(array, lax.full_like(array, 1)), lax.full_like(array, 0))
+
+
+elementwise(
+    {
+        "arith.addi": as_signed(lax.add),
+        "arith.subi": as_signed(lax.sub),
+        "arith.muli": as_signed(lax.mul),
+        "arith.divsi": as_signed(lax.div),
+        "arith.divui": as_unsigned(lax.div),
+        "arith.remsi": as_signed(lax.rem),
+        "arith.remui": as_unsigned(lax.rem),
+        "arith.minsi": as_signed(lax.min),
+        "arith.maxsi": as_signed(lax.max),
+        "arith.minui": as_unsigned(lax.min),
+        "arith.maxui": as_unsigned(lax.max),
+        "arith.shli": as_signed(lax.shift_left),
+        "arith.shrsi": as_signed(lax.shift_right_arithmetic),
+        "arith.shrui": as_unsigned(lax.shift_right_logical),
+        "arith.andi": lax.bitwise_and,
+        "arith.ori": lax.bitwise_or,
+        "arith.xori": lax.bitwise_xor,
+    }
+)
+
+
+@rule("arith.ceildivsi", "arith.floordivsi")
+def _rounded_division(m: Machine, op: Operation, one: Value, other: Value) -> Results:
+    up = op.name == "arith.ceildivsi"
+
+    def divide(a: Array, b: Array) -> Array:
+        quotient, remainder = lax.div(a, b), lax.rem(a, b)
+        zero, unit = lax.full_like(a, 0), lax.full_like(a, 1)
+        same_sign = lax.eq(lax.lt(a, zero), lax.lt(b, zero))
+        inexact = lax.ne(remainder, zero)
+        off = lax.bitwise_and(inexact, same_sign if up else lax.bitwise_not(same_sign))
+        return lax.add(quotient, lax.select(off, unit if up else lax.neg(unit), zero))
+
+    return m.map(divide, one, other)
+
+
+# arith.cmpi's predicates, in MLIR's order: eq ne slt sle sgt sge ult ule ugt uge.
+_ORDERINGS = (lax.lt, lax.le, lax.gt, lax.ge)
+
+
+@rule("arith.cmpi")
+def _compare_integers(m: Machine, op: Operation, one: Value, other: Value) -> Results:
+    predicate = op.attributes["predicate"]
+    if predicate < 2:
+        return m.map((lax.eq, lax.ne)[predicate], one, other)
+    take = signed if predicate < 6 else unsigned
+    compare = _ORDERINGS[(predicate - 2) % 4]
+    return m.map(lambda a, b: compare(take(a), take(b)), one, other)
+
+
+# --- Floats --------------------------------------------------------------------------------------
+
+
+def _number_over_nan(function: Elementwise) -> Elementwise:
+    """`function` of two floats, where a NaN gives way to a number."""
+
+    def wrapped(one: Array, other: Array) -> Array:
+        chosen = lax.select(lax.ne(other, other), one, function(one, other))
+        return lax.select(lax.ne(one, one), other, chosen)
+
+    return wrapped
+
+
+elementwise(
+    {
+        "arith.addf": lax.add,
+        "arith.subf": lax.sub,
+        "arith.mulf": lax.mul,
+        "arith.divf": lax.div,
+        "arith.remf": lax.rem,
+        "arith.negf": lax.neg,
+        "arith.maximumf": lax.max,
+        "arith.minimumf": lax.min,
+        "arith.maxnumf": _number_over_nan(lax.max),
+        "arith.minnumf": _number_over_nan(lax.min),
+    }
+)
+
+
+def _unordered(one: Array, other: Array) -> Array:
+    return lax.bitwise_or(lax.ne(one, one), lax.ne(other, other))
+
+
+def _or_unordered(opposite: Elementwise) -> Elementwise:
+    """The comparison that is true where `opposite`, an ordered one, is false; so for NaN."""
+    return lambda one, other: lax.bitwise_not(opposite(one, other))
+
+
+# arith.cmpf's predicates, in MLIR's order; o is false and u is true for NaN.
+_FLOAT_COMPARISONS: tuple[Elementwise, ...] = (
+    lambda one, other: lax.full_like(one, False, np.bool_),  # false
+    lax.eq,  # oeq
+    lax.gt,  # ogt
+    lax.ge,  # oge
+    lax.lt,  # olt
+    lax.le,  # ole
+    lambda one, other: lax.bitwise_or(lax.lt(one, other), lax.gt(one, other)),  # one
+    _or_unordered(_unordered),  # ord
+    lambda one, other: lax.bitwise_or(lax.eq(one, other), _unordered(one, other)),  # ueq
+    _or_unordered(lax.le),  # ugt
+    _or_unordered(lax.lt),  # uge
+    _or_unordered(lax.ge),  # ult
+    _or_unordered(lax.gt),  # ule
+    lax.ne,  # une
+    _unordered,  # uno
+    lambda one, other: lax.full_like(one, True, np.bool_),  # true
+)
+
+
+@rule("arith.cmpf")
+def _compare_floats(m: Machine, op: Operation, one: Value, other: Value) -> Results:
+    return m.map(_FLOAT_COMPARISONS[op.attributes["predicate"]], one, other)
+
+
+# --- Conversions ---------------------------------------------------------------------------------
+
+
+@rule("arith.select")
+def _select(m: Machine, op: Operation, condition: Value, one: Operand, other: Operand) -> Results:
+    return m.select(op, condition, one, other)
+
+
+@rule("arith.extf", "arith.truncf", "arith.fptosi")
+def _convert(m: Machine, op: Operation, value: Value) -> Results:
+    return m.map(lambda array: convert(array, op.results[0].type.dtype), value)
+
+
+@rule("arith.extsi", "arith.sitofp", "arith.index_cast")
+def _convert_signed(m: Machine, op: Operation, value: Value) -> Results:
+    return m.map(lambda array: convert(signed(array), op.results[0].type.dtype), value)
+
+
+@rule("arith.extui", "arith.uitofp", "arith.index_castui")
+def _convert_unsigned(m: Machine, op: Operation, value: Value) -> Results:
+    return m.map(lambda array: convert(unsigned(array), op.results[0].type.dtype), value)
+
+
+@rule("arith.trunci")
+def _truncate(m: Machine, op: Operation, value: Value) -> Results:
+    dtype = op.results[0].type.dtype
+    return m.map(lambda array: _low_bit(array) if dtype == np.bool_ else convert(array, dtype), value)
+
+
+@rule("arith.fptoui")
+def _to_unsigned(m: Machine, op: Operation, value: Value) -> Results:
+    dtype = op.results[0].type.dtype
+    if dtype == np.bool_:
+        return m.map(lambda array: _low_bit(convert(array, np.dtype(np.int32))), value)
+    wide = np.dtype(f"uint{dtype.itemsize * 8}")
+    return m.map(lambda array: signed(convert(array, wide)), value)
+
+
+@rule("arith.bitcast", "tt.bitcast")
+def _bitcast(m: Machine, op: Operation, value: Operand) -> Results:
+    kind = op.results[0].type
+    if isinstance(value, Value):
+        return m.map(lambda array: reinterpret(array, kind.dtype), value)
+    # Whether the widths agree is checked where memory is accessed: `i1` is stored as a byte.
+    return type(value)(value.parameter, kind.element, value.offset)

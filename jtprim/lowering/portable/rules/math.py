@@ -1,0 +1,129 @@
+"""The math dialect, Triton's precise variants, and libdevice's functions of the same meaning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from jax import lax
+
+from jtprim.lowering.portable.machine import Machine, Results, rule
+from jtprim.lowering.portable.values import Array, Value, bits_of, reinterpret
+from jtprim.specialize.reader import Operation
+
+from .arith import Elementwise, elementwise
+
+
+def _scaled(function: Callable[[Array], Array], factor: float) -> Callable[[Array], Array]:
+    return lambda array: lax.mul(function(array), lax.full_like(array, factor))
+
+
+_log2 = _scaled(lax.log, 1 / math.log(2))
+_log10 = _scaled(lax.log, 1 / math.log(10))
+
+
+def _nearest_even(array: Array) -> Array:
+    return lax.round(array, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
+def _away_from_zero(array: Array) -> Array:
+    return lax.round(array, lax.RoundingMethod.AWAY_FROM_ZERO)
+
+
+def _toward_zero(array: Array) -> Array:
+    return lax.select(lax.lt(array, lax.full_like(array, 0)), lax.ceil(array), lax.floor(array))
+
+
+def _absolute(array: Array) -> Array:
+    return array if array.dtype == np.bool_ else lax.abs(array)
+
+
+def _fused(one: Array, other: Array, added: Array) -> Array:
+    """Multiply and add. XLA decides whether the product is rounded on the way."""
+    return lax.add(lax.mul(one, other), added)
+
+
+def _copysign(magnitude: Array, sign: Array) -> Array:
+    bits = reinterpret(sign, bits_of(np.dtype(sign.dtype)))
+    negative = lax.lt(bits, lax.full_like(bits, 0))  # so is -0.0
+    return lax.select(negative, lax.neg(lax.abs(magnitude)), lax.abs(magnitude))
+
+
+_UNARY: dict[str, Elementwise] = {
+    "exp": lax.exp,
+    "exp2": lax.exp2,
+    "expm1": lax.expm1,
+    "log": lax.log,
+    "log2": _log2,
+    "log10": _log10,
+    "log1p": lax.log1p,
+    "sin": lax.sin,
+    "cos": lax.cos,
+    "tan": lax.tan,
+    "asin": lax.asin,
+    "acos": lax.acos,
+    "atan": lax.atan,
+    "sinh": lax.sinh,
+    "cosh": lax.cosh,
+    "tanh": lax.tanh,
+    "asinh": lax.asinh,
+    "acosh": lax.acosh,
+    "atanh": lax.atanh,
+    "sqrt": lax.sqrt,
+    "rsqrt": lax.rsqrt,
+    "cbrt": lax.cbrt,
+    "erf": lax.erf,
+    "erfc": lax.erfc,
+    "floor": lax.floor,
+    "ceil": lax.ceil,
+    "trunc": _toward_zero,
+    "round": _away_from_zero,
+    "roundeven": _nearest_even,
+}
+_BINARY: dict[str, Elementwise] = {"atan2": lax.atan2, "copysign": _copysign}
+
+elementwise({f"math.{name}": function for name, function in {**_UNARY, **_BINARY}.items()})
+elementwise(
+    {
+        "math.absf": lax.abs,
+        "math.absi": _absolute,
+        "math.fma": _fused,
+        "math.powf": lax.pow,
+        "tt.precise_sqrt": lax.sqrt,
+        "tt.precise_divf": lax.div,
+    }
+)
+
+# libdevice and ocml name a function after C's, with the type in front or at the end.
+_LIBRARY: dict[str, Elementwise] = {
+    **_UNARY,
+    **_BINARY,
+    "fabs": lax.abs,
+    "abs": lax.abs,
+    "fma": _fused,
+    "pow": lax.pow,
+    "fmod": lax.rem,
+    "rint": _nearest_even,
+    "nearbyint": _nearest_even,
+    "div_rn": lax.div,
+    "fdiv_rn": lax.div,
+    "sqrt_rn": lax.sqrt,
+    "fsqrt_rn": lax.sqrt,
+    "fast_exp": lax.exp,
+    "fast_sin": lax.sin,
+    "fast_cos": lax.cos,
+    "fast_log": lax.log,
+    "lgamma": lax.lgamma,
+    "erfinv": lax.erf_inv,
+}
+
+
+@rule("tt.extern_elementwise")
+def _library_call(m: Machine, op: Operation, *operands: Value) -> Results:
+    symbol = op.attributes["symbol"]
+    name = symbol.removeprefix("__nv_")
+    function = _LIBRARY.get(name) or _LIBRARY.get(name.removesuffix("f"))
+    if function is None:
+        raise m.unsupported(op, f"calls {symbol}, which has no portable lowering; run the kernel on a GPU")
+    return m.map(function, *operands)

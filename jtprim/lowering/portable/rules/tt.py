@@ -1,0 +1,225 @@
+"""Triton's own operations on values: the grid, shapes, pointers, conversions and products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from jtprim.lowering.portable.machine import Machine, Results, rule
+from jtprim.lowering.portable.values import (
+    Array,
+    Operand,
+    Pointer,
+    Value,
+    bits_of,
+    convert,
+    reinterpret,
+    signed,
+    spread,
+    unsigned,
+)
+from jtprim.specialize.reader import Operation
+
+# --- The grid ------------------------------------------------------------------------------------
+
+
+@rule("tt.get_program_id")
+def _program_id(m: Machine, op: Operation) -> Results:
+    return m.program_ids[op.attributes["axis"]]
+
+
+@rule("tt.get_num_programs")
+def _program_count(m: Machine, op: Operation) -> Results:
+    return Value(np.int32(m.grid[op.attributes["axis"]]))
+
+
+@rule("tt.make_range")
+def _range(m: Machine, op: Operation) -> Results:
+    start, shape = op.attributes["start"], op.results[0].type.shape
+    lanes = lax.iota(np.dtype(np.int32), shape[0])
+    return Value(lax.add(lanes, lax.full_like(lanes, start)) if start else lanes)
+
+
+# --- Shapes --------------------------------------------------------------------------------------
+
+
+@rule("tt.splat", "tt.broadcast")
+def _broadcast(m: Machine, op: Operation, operand: Operand) -> Results:
+    shape = op.results[0].type.shape
+
+    def broadcast(array: Array, front: int) -> Array:
+        own = np.shape(array)
+        inner = (1,) * (len(shape) - len(own) + front) + own[front:]
+        return spread(lax.reshape(array, own[:front] + inner), own[:front] + shape)
+
+    return m.rearrange(broadcast, operand)
+
+
+@rule("tt.reshape", "tt.expand_dims", "tt.unsplat")
+def _reshape(m: Machine, op: Operation, operand: Operand) -> Results:
+    shape = op.results[0].type.shape
+    return m.rearrange(lambda array, front: lax.reshape(array, np.shape(array)[:front] + shape), operand)
+
+
+@rule("tt.trans")
+def _transpose(m: Machine, op: Operation, operand: Operand) -> Results:
+    def transpose(array: Array, front: int) -> Array:
+        return lax.transpose(array, (*range(front), *(axis + front for axis in op.attributes["order"])))
+
+    return m.rearrange(transpose, operand)
+
+
+@rule("tt.join")
+def _join(m: Machine, op: Operation, one: Value, other: Value) -> Results:
+    def join(a: Array, b: Array) -> Array:
+        axis = np.ndim(a)
+        return lax.concatenate([lax.expand_dims(a, (axis,)), lax.expand_dims(b, (axis,))], axis)
+
+    return m.map(join, one, other)
+
+
+@rule("tt.split")
+def _split(m: Machine, op: Operation, value: Value) -> Results:
+    def half(position: int) -> Operand:
+        return m.rearrange(lambda x, _: lax.index_in_dim(x, position, np.ndim(x) - 1, keepdims=False), value)
+
+    return [half(0), half(1)]
+
+
+@rule("tt.cat")
+def _concatenate(m: Machine, op: Operation, one: Value, other: Value) -> Results:
+    axis = int(one.batched or other.batched)
+    return m.map(lambda a, b: lax.concatenate([a, b], axis), one, other)
+
+
+@rule("tt.gather")
+def _gather(m: Machine, op: Operation, source: Value, indices: Value) -> Results:
+    """Along one axis, the element that each index names."""
+    batched = source.batched or indices.batched
+    source, indices = (m.batch(source), m.batch(indices)) if batched else (source, indices)
+    axis, rank = op.attributes["axis"] + batched, np.ndim(source.array)
+    shape = np.shape(indices.array)
+    places = [
+        indices.array if d == axis else lax.broadcasted_iota(indices.dtype, shape, d) for d in range(rank)
+    ]
+    stacked = lax.concatenate([lax.expand_dims(place, (rank,)) for place in places], rank)
+    dimensions = lax.GatherDimensionNumbers(
+        offset_dims=(), collapsed_slice_dims=tuple(range(rank)), start_index_map=tuple(range(rank))
+    )
+    mode = lax.GatherScatterMode.CLIP
+    return Value(lax.gather(source.array, stacked, dimensions, slice_sizes=(1,) * rank, mode=mode), batched)
+
+
+@rule("tt.histogram")
+def _histogram(m: Machine, op: Operation, values: Value, mask: Value | None = None) -> Results:
+    kind = op.results[0].type
+    (bins,) = kind.shape
+    if mask is not None:  # -1 is in no bin
+        values = m.map(lambda x, keep: lax.select(keep, x, lax.full_like(x, -1)), values, mask)
+
+    def count(array: Array, front: int) -> Array:
+        shape = (*np.shape(array), bins)
+        each = lax.broadcast_in_dim(array, shape, tuple(range(front + 1)))
+        hits = lax.eq(each, lax.broadcasted_iota(array.dtype, shape, front + 1))
+        return lax.reduce_sum(convert(hits, kind.dtype), (front,))
+
+    return m.rearrange(count, values)
+
+
+# --- Pointers ------------------------------------------------------------------------------------
+
+
+@rule("tt.addptr")
+def _add_pointer(m: Machine, op: Operation, pointer: Pointer, offset: Value) -> Results:
+    # Narrowing a 64 bit offset wraps, which is exact for every sum that lies inside the buffer.
+    total = m.map(lambda old, more: lax.add(old, convert(signed(more), old.dtype)), pointer.offset, offset)
+    return Pointer(pointer.parameter, pointer.element, total)
+
+
+# --- Conversions ---------------------------------------------------------------------------------
+
+_TOWARD_ZERO = 0  # Triton's `RoundingMode`
+
+
+@rule("tt.fp_to_fp")
+def _convert_float(m: Machine, op: Operation, value: Value) -> Results:
+    dtype = op.results[0].type.dtype
+    if op.attributes.get("rounding") == _TOWARD_ZERO:
+        return m.map(lambda array: _round_toward_zero(array, dtype), value)
+    return m.map(lambda array: convert(array, dtype), value)
+
+
+def _round_toward_zero(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Rounds to nearest, then goes back one step where that went away from zero."""
+    nearest = convert(array, dtype)
+    bits = reinterpret(nearest, bits_of(dtype))
+    further = lax.gt(lax.abs(convert(nearest, np.dtype(array.dtype))), lax.abs(array))
+    return reinterpret(lax.sub(bits, convert(further, bits_of(dtype))), dtype)
+
+
+@rule("tt.clampf")
+def _clamp(m: Machine, op: Operation, value: Value, low: Value, high: Value) -> Results:
+    """Triton's `PropagateNan`: 0 (none) turns NaN into `low`, as ``min(max(x, low), high)`` of numbers."""
+    propagates = op.attributes.get("propagateNan", 0) != 0
+
+    def clamp(x: Array, low: Array, high: Array) -> Array:
+        clamped = lax.min(lax.max(x, low), high)
+        return clamped if propagates else lax.select(lax.ne(x, x), low, clamped)
+
+    return m.map(clamp, value, low, high)
+
+
+@rule("tt.mulhiui")
+def _multiply_high(m: Machine, op: Operation, one: Value, other: Value) -> Results:
+    return m.map(lambda a, b: signed(_high_half(unsigned(a), unsigned(b))), one, other)
+
+
+def _high_half(a: Array, b: Array) -> Array:
+    """The upper half of the product of two unsigned integers."""
+    bits = a.dtype.itemsize * 8
+    if bits < 64:
+        wide = np.dtype(f"uint{2 * bits}")
+        product = lax.mul(convert(a, wide), convert(b, wide))
+        return convert(lax.shift_right_logical(product, lax.full_like(product, bits)), np.dtype(a.dtype))
+    half, mask = lax.full_like(a, 32), lax.full_like(a, 0xFFFFFFFF)
+
+    def low(x: Array) -> Array:
+        return lax.bitwise_and(x, mask)
+
+    def high(x: Array) -> Array:
+        return lax.shift_right_logical(x, half)
+
+    carry = high(lax.mul(low(a), low(b)))
+    middle = lax.add(lax.mul(high(a), low(b)), carry)
+    cross = lax.add(lax.mul(low(a), high(b)), low(middle))
+    return lax.add(lax.add(lax.mul(high(a), high(b)), high(middle)), high(cross))
+
+
+# --- Products ------------------------------------------------------------------------------------
+
+
+@rule("tt.dot")
+def _dot(m: Machine, op: Operation, one: Value, other: Value, sum_: Value) -> Results:
+    """Matrix product plus accumulator. Operands are widened first: their products are then exact in the
+    accumulator's type, as they are in a tensor core; an accumulator of 16 bits is rounded once."""
+    result = np.dtype(sum_.dtype)
+    wide = result if result.itemsize >= 4 else np.dtype(np.float32)
+    batched = one.batched or other.batched
+    if batched:
+        one, other = m.batch(one), m.batch(other)
+    rank = np.ndim(one.array)
+    front = tuple(range(rank - 2))
+    product = lax.dot_general(
+        convert(one.array, wide),
+        convert(other.array, wide),
+        (((rank - 1,), (rank - 2,)), (front, front)),
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=wide,
+    )
+
+    def accumulate(product: Array, start: Array) -> Array:
+        return convert(lax.add(product, convert(start, wide)), result)
+
+    return m.map(accumulate, Value(product, batched), sum_)

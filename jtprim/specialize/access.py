@@ -1,0 +1,163 @@
+"""Which parameters a kernel reads and writes, read off its IR.
+
+Pointers are followed from the parameters through every operation that yields a pointer. A number that
+was made from a pointer is followed too, until a pointer is made of it again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jtprim.specialize.reader import Block, Module, Operation, Region, Variable
+
+# Operations that access memory through their first operand, and how.
+_READS = frozenset({"tt.load", "tt.descriptor_load", "tt.descriptor_gather"})
+_WRITES = frozenset({"tt.store", "tt.descriptor_store", "tt.descriptor_scatter"})
+_BOTH = frozenset({"tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce"})
+
+# Gluon's: operations that move between global memory and shared memory, and which operand is global.
+_GLUON_READS = {
+    "ttg.async_copy_global_to_local": 0,
+    "ttng.async_tma_copy_global_to_local": 0,
+    "ttng.async_tma_gather": 0,
+    "amdg.buffer_load": 0,
+    "amdg.buffer_load_to_local": 1,
+}
+_GLUON_WRITES = {
+    "ttng.async_tma_copy_local_to_global": 0,
+    "ttng.async_tma_reduce": 0,
+    "ttng.async_tma_scatter": 0,
+    "amdg.buffer_store": 1,
+    "amdg.buffer_atomic_rmw": 0,
+    "amdg.buffer_atomic_cas": 0,
+}
+
+# Code that may do anything with a pointer it is given.
+_OPAQUE = frozenset({"tt.elementwise_inline_asm", "tt.extern_elementwise"})
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a kernel uses the memory behind its parameters, by position in the compiled signature.
+
+    Attributes:
+      reads, writes: parameters that are loaded from and stored to.
+      opaque: parameters that foreign code is given, which may read and write them.
+    """
+
+    reads: frozenset[int]
+    writes: frozenset[int]
+    opaque: frozenset[int]
+
+
+_Origins = frozenset[int]
+_NONE: _Origins = frozenset()
+
+
+@functools.lru_cache(maxsize=1024)
+def kernel_access(module: Module) -> Access:
+    """Follows every pointer of a kernel to the accesses made through it."""
+    flow = _Flow(module)
+    flow.function(module.entry, [frozenset({i}) for i in range(len(module.parameters))])
+    return Access(frozenset(flow.reads), frozenset(flow.writes), frozenset(flow.opaque))
+
+
+class _Flow:
+    """Origins of the values seen so far. Loops are gone through until nothing is added."""
+
+    def __init__(self, module: Module):
+        self.module = module
+        self.origins: dict[Variable, _Origins] = {}
+        self.reads: set[int] = set()
+        self.writes: set[int] = set()
+        self.opaque: set[int] = set()
+
+    def function(self, function: Operation, arguments: Sequence[_Origins]) -> list[_Origins]:
+        [region] = function.regions
+        for variable, origins in zip(region.blocks[0].arguments, arguments, strict=True):
+            self._add(variable, origins)
+        self._until_stable(region)
+        returned = [block.terminator for block in region.blocks if block.terminator.name == "tt.return"]
+        if not returned:
+            return []
+        return [
+            frozenset().union(*(self._of(terminator.operands[i]) for terminator in returned))
+            for i in range(len(returned[0].operands))
+        ]
+
+    def _until_stable(self, region: Region) -> None:
+        while True:
+            before = sum(map(len, self.origins.values()))
+            for block in region.blocks:
+                self._block(block, region)
+            if sum(map(len, self.origins.values())) == before:
+                return
+
+    def _block(self, block: Block, region: Region) -> None:
+        for operation in block.operations:
+            self._operation(operation)
+            # A branch may hand any of its operands to any argument of its targets.
+            for successor in operation.successors:
+                for argument in region.blocks[successor].arguments:
+                    self._add(argument, self._from(operation, argument))
+
+    def _operation(self, operation: Operation) -> None:
+        self._note(operation)
+        if operation.name == "tt.call":
+            callee = self.module.functions[operation.attributes["callee"]]
+            results = self.function(callee, [self._of(operand) for operand in operation.operands])
+            for result, origins in zip(operation.results, results, strict=True):
+                self._add(result, origins)
+            return
+        for region in operation.regions:
+            for block in region.blocks:
+                for argument in block.arguments:
+                    self._add(argument, self._from(operation, argument))
+            self._until_stable(region)
+            for block in region.blocks:
+                # What a region yields goes to the results, and around a loop to the arguments.
+                for variable in (*operation.results, *(a for b in region.blocks for a in b.arguments)):
+                    self._add(variable, self._from(block.terminator, variable))
+        if operation.name in _READS:
+            return  # what is loaded is a number
+        for result in operation.results:
+            self._add(result, self._from(operation, result))
+
+    def _note(self, operation: Operation) -> None:
+        name = operation.name
+        if name in _READS or name in _BOTH or name in _GLUON_READS:
+            self.reads |= self._of(operation.operands[_GLUON_READS.get(name, 0)])
+        if name in _WRITES or name in _BOTH or name in _GLUON_WRITES:
+            self.writes |= self._of(operation.operands[_GLUON_WRITES.get(name, 0)])
+        if name in _OPAQUE:
+            for operand in operation.operands:
+                self.opaque |= self._of(operand)
+
+    def _from(self, operation: Operation, result: Variable) -> _Origins:
+        """The origins that `operation` hands to a value of `result`'s type.
+
+        A pointer comes from pointers, so that an index loaded from one array, added to a pointer into
+        another, does not count; a number comes from numbers, but for `tt.ptr_to_int` and its reverse.
+        """
+        crossing = operation.name in ("tt.ptr_to_int", "tt.int_to_ptr")
+        return frozenset().union(
+            *(
+                self._of(operand)
+                for operand in operation.operands
+                if crossing or _is_reference(operand) == _is_reference(result)
+            )
+        )
+
+    def _of(self, variable: Variable) -> _Origins:
+        return self.origins.get(variable, _NONE)
+
+    def _add(self, variable: Variable, origins: _Origins) -> None:
+        if origins - self._of(variable):
+            self.origins[variable] = self._of(variable) | origins
+
+
+def _is_reference(variable: Variable) -> bool:
+    """Whether a value is a pointer or a descriptor of global memory."""
+    return variable.type.pointer or variable.type.element.startswith(("!tt.tensordesc", "!tt.ptr"))

@@ -1,0 +1,153 @@
+"""Loops, branches and early returns."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import triton
+import triton.language as tl
+
+from tests.portable.launching import launch
+
+
+@triton.jit
+def triangular(x, out, n):
+    p = tl.program_id(0)
+    total = 0.0
+    for k in range(p, n, 2):
+        total += tl.load(x + k)
+    tl.store(out + p, total)
+
+
+def test_a_loop_may_run_differently_often_in_each_program():
+    x = np.arange(10, dtype=np.float32)
+    out = launch(triangular, (12,), x, jnp.zeros(12, jnp.float32), 10, written=[1])
+    np.testing.assert_array_equal(out, [x[p::2].sum() for p in range(12)])
+
+
+@triton.jit
+def counted_by_memory(counts, out, BLOCK: tl.constexpr):
+    p = tl.program_id(0)
+    total = tl.zeros([BLOCK], tl.int32)
+    for k in range(tl.load(counts + p)):
+        total += k
+    tl.store(out + p * BLOCK + tl.arange(0, BLOCK), total)
+
+
+def test_trip_counts_may_come_from_memory():
+    counts = np.array([3, 0, 7, 1, 5], np.int32)
+    out = launch(counted_by_memory, (5,), counts, jnp.zeros(20, jnp.int32), written=[1], BLOCK=4)
+    np.testing.assert_array_equal(out, np.repeat(counts * (counts - 1) // 2, 4))
+
+
+@triton.jit
+def collatz(x, out):
+    p = tl.program_id(0)
+    n = tl.load(x + p)
+    steps = 0
+    while n != 1:
+        if n % 2 == 0:  # noqa: SIM108
+            n = n // 2
+        else:
+            n = 3 * n + 1
+        steps += 1
+    tl.store(out + p, steps)
+
+
+def test_while_loops_end_when_the_last_program_does():
+    x = np.array([1, 2, 3, 6, 7, 27], np.int32)
+    out = launch(collatz, (6,), x, jnp.zeros(6, jnp.int32), written=[1])
+    np.testing.assert_array_equal(out, [0, 1, 7, 8, 16, 111])
+
+
+@triton.jit
+def returns_early(x, out, n):
+    p = tl.program_id(0)
+    if p >= n:
+        return
+    v = tl.load(x + p)
+    if v < 0:
+        tl.store(out + p, -1.0)
+        return
+    tl.store(out + p, v * 2)
+
+
+@pytest.mark.parametrize("n", [0, 3, 8])
+def test_programs_that_return_early_store_nothing_more(n):
+    x = np.array([1, -2, 3, -4, 5, -6, 7, -8], np.float32)
+    out = launch(returns_early, (8,), x, jnp.full(8, 9, jnp.float32), n, written=[1])
+    np.testing.assert_array_equal(out, np.where(np.arange(8) < n, np.where(x < 0, -1, 2 * x), 9))
+
+
+@triton.jit
+def nested(x, out, n, BLOCK: tl.constexpr):
+    p = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for k in range(n):
+        if (p + k) % 2 == 0:
+            for j in range(k):
+                total += tl.load(x + j * BLOCK + i)
+        else:
+            total -= 1.0
+            tl.store(out + p * BLOCK + i, total)
+    tl.store(out + p * BLOCK + i, total)
+
+
+def test_loops_and_branches_nest():
+    x = np.random.default_rng(0).integers(0, 9, (5, 4)).astype(np.float32)
+    expected = np.zeros((3, 4), np.float32)
+    for p in range(3):
+        for k in range(5):
+            expected[p] += x[:k].sum(0) if (p + k) % 2 == 0 else -1
+    out = launch(nested, (3,), x, jnp.zeros(12, jnp.float32), 5, written=[1], BLOCK=4)
+    np.testing.assert_array_equal(out, expected.reshape(-1))
+
+
+@triton.jit
+def grid_position(out):
+    i, j, k = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    place = (k * tl.num_programs(1) + j) * tl.num_programs(0) + i
+    tl.store(out + place, i + 10 * j + 100 * k)
+
+
+def test_axis_zero_of_the_grid_runs_fastest():
+    out = launch(grid_position, (2, 3, 4), jnp.zeros(24, jnp.int32), written=[0])
+    k, j, i = np.indices((4, 3, 2))
+    np.testing.assert_array_equal(out.reshape(4, 3, 2), i + 10 * j + 100 * k)
+
+
+@triton.jit(noinline=True)
+def scaled(v, s):
+    return v * s
+
+
+@triton.jit
+def calls(x, out):
+    i = tl.program_id(0)
+    tl.store(out + i, scaled(tl.load(x + i), 2.0) + scaled(tl.load(x + i), 3.0))
+
+
+def test_functions_that_are_not_inlined_are_called():
+    x = np.arange(8, dtype=np.float32)
+    np.testing.assert_array_equal(launch(calls, (8,), x, jnp.zeros(8, jnp.float32), written=[1]), 5 * x)
+
+
+@triton.jit
+def larger_or_next(a, b):
+    if a > b:
+        return a
+    if a == 0:
+        return 7.0
+    return b + 1
+
+
+@triton.jit
+def mapped(x, y, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.map_elementwise(larger_or_next, tl.load(x + i), tl.load(y + i)))
+
+
+def test_functions_mapped_over_elements_branch_for_each_element():
+    x, y = np.random.default_rng(0).integers(-2, 3, (2, 16)).astype(np.float32)
+    out = launch(mapped, (2,), x, y, jnp.zeros(16, jnp.float32), written=[2], BLOCK=8)
+    np.testing.assert_array_equal(out, np.where(x > y, x, np.where(x == 0, 7, y + 1)))
