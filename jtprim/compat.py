@@ -16,6 +16,7 @@ import triton
 from jax._src import core as jax_core
 from jax._src import effects as jax_effects
 from jax._src import pretty_printer as pp
+from jax._src import xla_bridge
 from triton.backends.compiler import BaseBackend
 
 
@@ -69,16 +70,16 @@ def at_top_level() -> bool:
     return bool(jax_core.trace_state_clean())
 
 
-def lowering_devices(module_context: Any) -> list[Any]:
-    """The devices that a lowering is for; none when it is for a platform without devices here.
+def lowering_devices(module_context: Any, platform: str) -> list[Any]:
+    """The devices of one platform that a lowering is for; none when it is for none of this machine.
 
-    `ModuleContext.get_backend` starts the platform's backend where the module has none; asking
-    only where there is one keeps a GPU backend from being initialised for a named target.
+    `ModuleContext.get_backend` starts the platform's backend where the module has none, and refuses a
+    module for several platforms; its attribute does neither.
     """
-    if module_context.backend is None:
+    backend = module_context.backend
+    if backend is None or xla_bridge.canonicalize_platform(backend.platform) != platform:
         return []
-    backend = module_context.get_backend(optional=True)
-    return [] if backend is None else list(backend.local_devices())
+    return list(backend.local_devices())
 
 
 def abstract_device_kind() -> str | None:

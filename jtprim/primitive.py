@@ -85,7 +85,9 @@ class OutShape:
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What a launch costs, for XLA's scheduler.
+    """What a launch costs: written on the call as frontend attributes, for tools that read the program.
+
+    XLA's GPU backends of the supported versions take no estimate for this kind of call.
 
     Attributes:
       flops: floating-point operations.
@@ -189,7 +191,7 @@ def launch_parameters(
         ``"hip:gfx942"``, a `GPUTarget`, or several of these for different vendors.
       name: of the launch, in profiles and dumps; the kernel's own by default.
       metadata: bytes that travel with the custom call.
-      cost_estimate: for XLA's scheduler.
+      cost_estimate: written on the call, for tools that read the program.
       has_side_effect: keeps the launch even if no result is used.
 
     Returns:

@@ -64,10 +64,26 @@ def test_the_message_holds_what_the_runtime_reads(platform):
         x, x, n=100, BLOCK=32, out_shape={"out_ptr": x}, name="mine", metadata=b"bytes"
     )
     text = jt.inspect(f, X, platform=platform).stablehlo
-    assert "stablehlo.custom_call @triton_kernel_call_ffi(%arg0, %arg0)" in text
+    assert "stablehlo.custom_call @triton_kernel_call_ffi(%" in text
     assert "mhlo.backend_config = {opaque = " in text  # how JAX writes a call of FFI version 4
     one = jt.inspect(f, X, platform=platform).kernels[0]
     assert (one.name, one.metadata) == ("mine", b"bytes")
+
+
+@pytest.mark.parametrize("platform", GPUS)
+def test_operands_and_results_are_kept_from_being_views_of_larger_buffers(platform):
+    f = lambda x: jt.kernel(add)[4](x[1:65], x[3:67], n=64, BLOCK=32, out_shape={"out_ptr": x[:64]})
+    lines = jt.inspect(f, X, platform=platform).stablehlo.splitlines()
+    [call] = [i for i, line in enumerate(lines) if "triton_kernel_call_ffi" in line]
+    assert "stablehlo.optimization_barrier" in lines[call - 1]
+    assert "stablehlo.optimization_barrier" in lines[call + 1]
+
+
+def test_a_cost_estimate_stands_on_the_call():
+    cost = jt.CostEstimate(flops=100, transcendentals=0, bytes_accessed=1200)
+    f = lambda x: jt.kernel(add)[4](x, x, n=100, BLOCK=32, out_shape={"out_ptr": x}, cost_estimate=cost)
+    text = jt.inspect(f, X, platform="cuda:90").stablehlo
+    assert 'frontend_attributes = {bytes_accessed = "1200", flops = "100", transcendentals = "0"}' in text
 
 
 @pytest.mark.parametrize("platform", GPUS)

@@ -7,6 +7,7 @@ message. Nothing here needs a GPU, a driver or a plugin.
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import logging
 import os
 import struct
@@ -15,6 +16,8 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 from triton.backends.compiler import GPUTarget
 from triton.compiler.errors import CompileTimeAssertionFailure
@@ -24,7 +27,7 @@ from jtprim import compat
 from jtprim.arguments import Operand, Output, Tree
 from jtprim.errors import LaunchValueError, OutOfSharedMemoryError, UnsupportedError
 from jtprim.lowering import payload
-from jtprim.primitive import Configuration, OutShape
+from jtprim.primitive import Configuration, CostEstimate, OutShape
 from jtprim.specialize.adapters import Adapter
 from jtprim.specialize.binder import ALIGNMENT_BYTES, leaves_by_path
 from jtprim.specialize.compile import Binary, compile_arguments
@@ -57,7 +60,7 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
     """Lowers one equation of `triton_kernel_p` for ``"cuda"`` or ``"rocm"``."""
     source: KernelSource = params["kernel"]
     out_shape: OutShape = params["out_shape"]
-    devices = compat.lowering_devices(ctx.module_context)
+    devices = compat.lowering_devices(ctx.module_context, platform)
     target = resolve_target(platform, devices, params["target"], kernel=source.name)
     if platform == "rocm" and devices and not compat.HAS_MODULE_IMAGE:
         raise UnsupportedError(
@@ -89,8 +92,27 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
         CALL_TARGET,
         operand_output_aliases=dict(params["aliases"]),
         has_side_effect=params["has_side_effect"],
+        extra_attributes=_frontend_attributes(params["cost_estimate"]),
     )
-    return rule(ctx, *operands, opaque=opaque)
+    return _buffers(rule(ctx, *_buffers(operands), opaque=opaque))
+
+
+def _buffers(values: Sequence[Any]) -> Sequence[Any]:
+    """The same values, each in a buffer of its own.
+
+    XLA hands a custom call a view of a larger buffer where an operand is a slice, or a result goes into
+    one (its dynamic-slice fusion), at any offset: the pointer is then not aligned as Triton assumes, and
+    the runtime refuses the launch. XLA looks no further than a barrier, which itself costs nothing.
+    """
+    return stablehlo.OptimizationBarrierOp(values).results if values else values
+
+
+def _frontend_attributes(cost_estimate: CostEstimate | None) -> dict[str, ir.Attribute]:
+    """What a call says of itself to tools that read the program; XLA hands it on and looks at none of it."""
+    if cost_estimate is None:
+        return {}
+    numbers = {name: ir.StringAttr.get(str(n)) for name, n in dataclasses.asdict(cost_estimate).items()}
+    return {"mhlo.frontend_attributes": ir.DictAttr.get(numbers)}
 
 
 def _compile_candidates(
