@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jtprim.specialize import adapters, binder, compile, kernel
+from jtprim.specialize import access, adapters, binder, compile, kernel, ttir
 
 
 def clear_caches() -> None:
     """Empties every cache that jtprim keeps in memory. Triton's on disk and JAX's own stay."""
-    for module in (adapters, binder, compile, kernel):
+    for module in (access, adapters, binder, compile, kernel, ttir):
         module.clear_caches()

@@ -25,10 +25,12 @@ from jtprim.arguments import (
 from jtprim.errors import LaunchTypeError, LaunchValueError, did_you_mean, listing
 from jtprim.outputs import declare_outputs, place_outputs, zeroed_indices
 from jtprim.plan import Place, Plan
-from jtprim.primitive import Configuration, check_grid, launch_parameters
+from jtprim.primitive import ArgumentBuilder, Configuration, check_grid, launch_parameters
 from jtprim.specialize import configs
-from jtprim.specialize.kernel import Kernel, Parameter, kernel_name, kernel_parameters
-from jtprim.specialize.target import TargetLike, parse_targets, target_of_device_kind
+from jtprim.specialize.access import written_paths
+from jtprim.specialize.binder import specialize_arguments
+from jtprim.specialize.kernel import Kernel, Parameter, kernel_name, kernel_parameters, kernel_source
+from jtprim.specialize.target import PORTABLE, TargetLike, parse_targets, target_of_device_kind
 
 GridLike: TypeAlias = int | Sequence[int] | Callable[[Mapping[str, Any]], int | Sequence[int]]
 
@@ -79,6 +81,8 @@ class Request:
             name: self._read_refs(value, (name,))
             for name, value in {**dict(zip(self.positional, args, strict=True)), **self.passed}.items()
         }
+        if not (outputs.declared or outputs.in_outs or self.refs or self.settings.get("has_side_effect")):
+            outputs = replace(outputs, in_outs=self._discover())
         self.placed = place_outputs(
             outputs, self.parameters, self.arguments, tuple(self.refs), kernel=self.name
         )
@@ -102,6 +106,26 @@ class Request:
             children = [self._read_refs(child, (*coordinate, i)) for i, child in enumerate(value)]
             return type(value)(*children) if is_namedtuple(value) else type(value)(children)
         return value
+
+    def _discover(self) -> tuple[NormalCoordinate, ...]:
+        """The arguments that the kernel writes, in the order of its signature, for a launch that names none.
+
+        They are read off the kernel's IR, made for the first configuration.
+        """
+        source = kernel_source(self.fn)
+        if source.function.is_gluon():
+            return ()
+        defaults = {p.name: p.default for p in self.parameters if p.has_default}
+        names = configs.configured_names(self.fn)
+        pinned = {**{k: v for k, v in self.arguments.items() if k in names}, **self.options}
+        first = configs.configurations(self.fn, {**defaults, **self.arguments}, pinned)[0].keywords
+        set_by_config = {p.name: first[p.name] for p in self.parameters if p.name in first}
+        builder = ArgumentBuilder(source, {**self.arguments, **set_by_config})
+        trees = [builder.build(parameter) for parameter in self.parameters]
+        specialization = specialize_arguments(source, trees, builder.operands, (), {}, PORTABLE)
+        options = {**self.options, **{k: v for k, v in first.items() if k in option_names()}}
+        written = written_paths(specialization, tuple(sorted(options.items())))
+        return tuple((self.parameters[path[0]].name, *path[1:]) for path in sorted(written))
 
     def _donate(self) -> bool:
         donate = bool(self.settings.get("donate", False))

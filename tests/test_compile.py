@@ -183,8 +183,15 @@ def test_a_failed_compilation_is_tried_again(compilations):
 
 
 def test_an_option_that_the_backend_refuses_is_named():
-    with pytest.raises(LaunchValueError, match="add: cuda:90 refuses the options {'num_warps': 3}"):
+    with pytest.raises(
+        LaunchValueError, match="add: Triton's backend for cuda:90 refuses the options {'num_warps': 3}"
+    ):
         lowered(add, X, X, n=64, BLOCK=64, out_shape={"out_ptr": X}, num_warps=3)
+
+
+def test_an_option_that_triton_refuses_is_refused_on_the_cpu_too():
+    with pytest.raises(LaunchValueError, match="add: Triton's backend for .* refuses the options.*num_warps"):
+        jt.kernel(add)[1](X, X, n=64, BLOCK=64, out_shape={"out_ptr": X}, num_warps=3)
 
 
 @pytest.mark.parametrize("option", ["launch_cooperative_grid", "launch_pdl"])

@@ -393,6 +393,46 @@ def test_donating_without_an_in_out_is_refused():
         launch(add, X, X, n=100, BLOCK=32, out_shape={"out_ptr": X}, donate=True)
 
 
+# --- Outputs that nobody declared --------------------------------------------------------------
+
+
+@triton.jit
+def writes_nothing(x_ptr):
+    tl.load(x_ptr)
+
+
+def test_a_launch_as_pasted_returns_what_the_kernel_writes():
+    x, out = jnp.asarray(X), jnp.zeros(100)
+    for run in (add_pasted, jax.jit(add_pasted)):
+        np.testing.assert_array_equal(run(x, out), 2 * X)
+        np.testing.assert_array_equal(out, np.zeros(100))
+
+
+def add_pasted(x, out):
+    return launch(add, x, x, out, 100, BLOCK=32)
+
+
+def test_what_a_discovered_output_leaves_unwritten_is_kept():
+    out = launch(add, X, X, jnp.full(100, -1.0), 50, BLOCK=32)
+    np.testing.assert_array_equal(out, np.where(np.arange(100) < 50, 2 * X, -1))
+
+
+def test_several_discovered_outputs_come_in_the_signatures_order():
+    s, d = launch(sum_and_difference, X * 0, X, X * 0, 3 * X, 100, BLOCK=32)
+    np.testing.assert_array_equal(s, 4 * X)
+    np.testing.assert_array_equal(d, -2 * X)
+
+
+def test_outputs_of_an_autotuned_kernel_are_discovered():
+    np.testing.assert_array_equal(launch(tuned(), X, X, X * 0, 100), 2 * X)
+
+
+def test_discovered_outputs_may_be_donated():
+    out = jnp.zeros(100) + 0
+    np.testing.assert_array_equal(launch(add, X, X, out, 100, BLOCK=32, donate=True), 2 * X)
+    assert out.is_deleted()
+
+
 # --- What is refused, and how ------------------------------------------------------------------
 
 
@@ -406,7 +446,7 @@ def test_donating_without_an_in_out_is_refused():
         (LaunchTypeError, "missing argument 'n'", lambda: launch(add, X, X, BLOCK=32, out_shape={"out_ptr": X}, grid=1)),
         (LaunchTypeError, "got 6 positional arguments for 4 parameters", lambda: launch(add, *[X] * 6, out_shape={"out_ptr": X})),
         (LaunchValueError, "'out_ptr' is declared as an output and passed", lambda: launch(add, X, X, 1, out_ptr=X, BLOCK=32, out_shape={"out_ptr": X}, grid=1)),
-        (LaunchValueError, "writes no array that the launch names", lambda: launch(add, X, X, X, 100, BLOCK=32)),
+        (LaunchValueError, "writes no array that the launch names", lambda: launch(writes_nothing, X, grid=1)),
         (LaunchValueError, "out_shape names 'out'.*Did you mean 'out_ptr'", lambda: launch(add, X, X, 1, out_shape={"out": X})),
         (LaunchTypeError, "an output is declared as 3", lambda: launch(add, X, X, 1, out_shape=3)),
         (LaunchTypeError, "out_shape declares 'out_ptr' as 3", lambda: launch(add, X, X, 1, out_shape={"out_ptr": 3})),

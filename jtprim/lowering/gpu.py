@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,19 +20,20 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 from triton.backends.compiler import GPUTarget
-from triton.compiler.errors import CompileTimeAssertionFailure
+from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
 from triton.runtime.errors import PTXASError
 
 from jtprim import compat
-from jtprim.arguments import Operand, Output, Tree
+from jtprim.arguments import Operand, Output, Tree, coordinate_text
 from jtprim.errors import LaunchValueError, OutOfSharedMemoryError, UnsupportedError
 from jtprim.lowering import payload
 from jtprim.primitive import Configuration, CostEstimate, OutShape
+from jtprim.specialize.access import written_paths
 from jtprim.specialize.adapters import Adapter
-from jtprim.specialize.binder import ALIGNMENT_BYTES, leaves_by_path
+from jtprim.specialize.binder import ALIGNMENT_BYTES, leaves_by_path, specialize_arguments
 from jtprim.specialize.compile import Binary, compile_arguments
 from jtprim.specialize.kernel import KernelSource
-from jtprim.specialize.target import resolve_target
+from jtprim.specialize.target import PORTABLE, resolve_target
 
 _log = logging.getLogger(__name__)
 
@@ -68,13 +69,15 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
             "of a temporary file only; upgrade jax.",
             kernel=source.name,
         )
+    candidates = [c for c in params["configurations"] if 0 not in c.grid]
     calls = _compile_candidates(
         source,
-        [c for c in params["configurations"] if 0 not in c.grid],
+        candidates,
         lambda candidate: _kernel_call(
             source, params["arguments"], ctx.avals_in, out_shape.shapes, candidate, target
         ),
     )
+    _check_written(params, ctx.avals_in, candidates[0])
     call: payload.KernelCall | payload.AutotunedKernelCall
     if len(calls) == 1:
         [(call, _)] = calls
@@ -97,6 +100,33 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
     return _buffers(rule(ctx, *_buffers(operands), opaque=opaque))
 
 
+def _check_written(params: Mapping[str, Any], operands: Sequence[Any], configuration: Configuration) -> None:
+    """Checks that the kernel writes through no array that the equation has as an input alone."""
+    source: KernelSource = params["kernel"]
+    if source.function.is_gluon():
+        return  # its IR can be had for its own target only
+    outputs = params["out_shape"].shapes
+    specialization = specialize_arguments(
+        source, params["arguments"], operands, outputs, dict(configuration.constexprs), PORTABLE
+    )
+    try:
+        written = written_paths(specialization, configuration.options)
+    except CompilationError:
+        return  # it compiled for its own target, and may well not for the portable one
+    leaves = leaves_by_path(params["arguments"])
+    in_outs = {operand for operand, _ in params["aliases"]}
+    for path in sorted(written):
+        leaf = leaves[path]
+        if isinstance(leaf, Operand) and leaf.index not in in_outs:
+            text = coordinate_text((source.function.params[path[0]].name, *path[1:]))
+            raise LaunchValueError(
+                f"writes through {text!r}, which was passed as an input. Name it in input_output_aliases, or "
+                "declare an output.",
+                kernel=source.name,
+                parameter=text,
+            )
+
+
 def _buffers(values: Sequence[Any]) -> Sequence[Any]:
     """The same values, each in a buffer of its own.
 
@@ -107,11 +137,13 @@ def _buffers(values: Sequence[Any]) -> Sequence[Any]:
     return stablehlo.OptimizationBarrierOp(values).results if values else values
 
 
-def _frontend_attributes(cost_estimate: CostEstimate | None) -> dict[str, ir.Attribute]:
+def _frontend_attributes(cost_estimate: CostEstimate | None) -> dict[str, Any]:
     """What a call says of itself to tools that read the program; XLA hands it on and looks at none of it."""
     if cost_estimate is None:
         return {}
-    numbers = {name: ir.StringAttr.get(str(n)) for name, n in dataclasses.asdict(cost_estimate).items()}
+    numbers: dict[str, ir.Attribute] = {
+        name: ir.StringAttr.get(str(number)) for name, number in dataclasses.asdict(cost_estimate).items()
+    }
     return {"mhlo.frontend_attributes": ir.DictAttr.get(numbers)}
 
 

@@ -16,12 +16,10 @@ import numpy as np
 from jtprim.arguments import Operand, Output, Tree
 from jtprim.lowering import portable
 from jtprim.primitive import Configuration, OutShape
-from jtprim.specialize.adapters import unadapted
 from jtprim.specialize.binder import Specialization, leaves_by_path, specialize_arguments
-from jtprim.specialize.compile import ast_source
 from jtprim.specialize.kernel import KernelSource
 from jtprim.specialize.target import PORTABLE
-from jtprim.specialize.ttir import portable_ttir
+from jtprim.specialize.ttir import kernel_ttir
 
 _SCALARS = {
     "u1": np.bool_,
@@ -56,7 +54,7 @@ def translate(*operands: jax.Array, **params: Any) -> list[jax.Array]:
     specialization = specialize_arguments(
         source, arguments, operands, out_shape.shapes, dict(configuration.constexprs), PORTABLE
     )
-    ttir = kernel_ttir(source, specialization, configuration)
+    ttir = kernel_ttir(specialization, configuration.options)
     values, places = _values(specialization, arguments, operands, out_shape)
     written = {output: operand for operand, output in params["aliases"]}
     wanted = [
@@ -64,11 +62,6 @@ def translate(*operands: jax.Array, **params: Any) -> list[jax.Array]:
         for index in range(len(out_shape.items))
     ]
     return portable.execute(ttir, configuration.grid, values, wanted, kernel=source.name)
-
-
-def kernel_ttir(source: KernelSource, specialization: Specialization, configuration: Configuration) -> str:
-    """The TTIR that the translation reads: the kernel as it stands, for a fixed target."""
-    return portable_ttir(ast_source(unadapted(source, specialization)), dict(configuration.options))
 
 
 def _values(

@@ -9,8 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from jtprim.specialize.reader import Block, Module, Operation, Region, Variable
+from jtprim.arguments import Path
+from jtprim.specialize.binder import Specialization
+from jtprim.specialize.reader import Block, Module, Operation, Region, Variable, read
+from jtprim.specialize.ttir import kernel_ttir
 
 # Operations that access memory through their first operand, and how.
 _READS = frozenset({"tt.load", "tt.descriptor_load", "tt.descriptor_gather"})
@@ -52,11 +56,26 @@ class Access:
     opaque: frozenset[int]
 
 
+@functools.lru_cache(maxsize=1024)
+def written_paths(specialization: Specialization, options: tuple[tuple[str, Any], ...]) -> frozenset[Path]:
+    """The paths, in a kernel's signature, of the pointers that it writes through.
+
+    Args:
+      specialization: for the portable target.
+      options: the launch's compile options.
+
+    Raises:
+      triton.CompilationError: the frontend's own error.
+    """
+    access = kernel_access(read(kernel_ttir(specialization, options)))
+    pointers = [path for path, kind in specialization.leaf_types() if kind != "constexpr"]
+    return frozenset(pointers[position] for position in access.writes)
+
+
 _Origins = frozenset[int]
 _NONE: _Origins = frozenset()
 
 
-@functools.lru_cache(maxsize=1024)
 def kernel_access(module: Module) -> Access:
     """Follows every pointer of a kernel to the accesses made through it."""
     flow = _Flow(module)
@@ -98,10 +117,15 @@ class _Flow:
     def _block(self, block: Block, region: Region) -> None:
         for operation in block.operations:
             self._operation(operation)
-            # A branch may hand any of its operands to any argument of its targets.
-            for successor in operation.successors:
-                for argument in region.blocks[successor].arguments:
-                    self._add(argument, self._from(operation, argument))
+        branch = block.terminator
+        operands = branch.operands
+        if branch.name == "cf.cond_br":
+            _, taken, _ = branch.attributes["operandSegmentSizes"]
+            handed = [operands[1 : 1 + taken], operands[1 + taken :]]
+        else:
+            handed = [operands] * len(branch.successors)
+        for successor, values in zip(branch.successors, handed, strict=True):
+            self._hand(values, region.blocks[successor].arguments)
 
     def _operation(self, operation: Operation) -> None:
         self._note(operation)
@@ -110,20 +134,36 @@ class _Flow:
             results = self.function(callee, [self._of(operand) for operand in operation.operands])
             for result, origins in zip(operation.results, results, strict=True):
                 self._add(result, origins)
-            return
-        for region in operation.regions:
-            for block in region.blocks:
-                for argument in block.arguments:
-                    self._add(argument, self._from(operation, argument))
-            self._until_stable(region)
-            for block in region.blocks:
-                # What a region yields goes to the results, and around a loop to the arguments.
-                for variable in (*operation.results, *(a for b in region.blocks for a in b.arguments)):
-                    self._add(variable, self._from(block.terminator, variable))
-        if operation.name in _READS:
-            return  # what is loaded is a number
-        for result in operation.results:
-            self._add(result, self._from(operation, result))
+        elif operation.name == "scf.for":
+            [body] = operation.regions
+            arguments = body.blocks[0].arguments[1:]
+            self._hand(operation.operands[3:], arguments)
+            self._until_stable(body)
+            for target in (arguments, operation.results):
+                self._hand(body.blocks[0].terminator.operands, target)
+                self._hand(operation.operands[3:], target)
+        elif operation.name == "scf.while":
+            before, after = operation.regions
+            self._hand(operation.operands, before.blocks[0].arguments)
+            self._until_stable(before)
+            for target in (after.blocks[0].arguments, operation.results):
+                self._hand(before.blocks[0].terminator.operands[1:], target)
+            self._until_stable(after)
+            self._hand(after.blocks[0].terminator.operands, before.blocks[0].arguments)
+        elif operation.name == "scf.if":
+            for region in operation.regions:
+                self._until_stable(region)
+                for block in region.blocks:
+                    self._hand(block.terminator.operands, operation.results)
+        elif operation.name not in _READS:  # what is loaded is a number
+            for result in operation.results:
+                self._add(result, self._from(operation, result))
+            for region in operation.regions:
+                self._until_stable(region)
+
+    def _hand(self, values: Sequence[Variable], targets: Sequence[Variable]) -> None:
+        for value, target in zip(values, targets, strict=True):
+            self._add(target, self._of(value))
 
     def _note(self, operation: Operation) -> None:
         name = operation.name
@@ -161,3 +201,7 @@ class _Flow:
 def _is_reference(variable: Variable) -> bool:
     """Whether a value is a pointer or a descriptor of global memory."""
     return variable.type.pointer or variable.type.element.startswith(("!tt.tensordesc", "!tt.ptr"))
+
+
+def clear_caches() -> None:
+    written_paths.cache_clear()

@@ -124,7 +124,7 @@ def compile_kernel(adapter: Adapter, options: Mapping[str, Any], target: GPUTarg
       UnsupportedError: an option asks for what jaxlib's runtime can't do.
     """
     source = adapter.specialization.source
-    parsed = _parse_options(source, options, target)
+    parsed = check_options(source, options, target)
     key = (adapter.specialization.key, str(sorted(vars(parsed).items())), target, adapter.paths)
     with _lock:
         of_function = _compiled.setdefault(source.function, {})
@@ -163,7 +163,13 @@ def _check_shared_memory(source: KernelSource, binary: Binary, options: Mapping[
     )
 
 
-def _parse_options(source: KernelSource, options: Mapping[str, Any], target: GPUTarget) -> Any:
+def check_options(source: KernelSource, options: Mapping[str, Any], target: GPUTarget) -> Any:
+    """The backend's options object for a launch's options.
+
+    Raises:
+      LaunchValueError: an option has a value that the backend refuses.
+      UnsupportedError: an option asks for what jaxlib's runtime can't do.
+    """
     given = dict(options)
     # As `JITFunction.run` does: what the decorator and the environment say of debugging.
     knobs = triton.knobs
@@ -176,7 +182,8 @@ def _parse_options(source: KernelSource, options: Mapping[str, Any], target: GPU
         parsed = make_backend(target).parse_options(dict(options))
     except (AssertionError, ValueError, TypeError) as error:
         raise LaunchValueError(
-            f"{target_name(target)} refuses the options {given}: {error}.", kernel=source.name
+            f"Triton's backend for {target_name(target)} refuses the options {given}: {error}.",
+            kernel=source.name,
         ) from error
     for option in ("launch_cooperative_grid", "launch_pdl"):
         if getattr(parsed, option, False):

@@ -1,26 +1,41 @@
 """A kernel's TTIR for the portable lowering: Triton's frontend and its first stage, nothing else.
 
-The target is fixed to sm_80, the newest one for which the `ttir` stage rewrites tensor descriptors
-to plain pointers. No driver, GPU or assembler is needed.
+The target is fixed (`target.PORTABLE`) to one for which the `ttir` stage rewrites tensor descriptors to
+plain pointers. No driver, GPU or assembler is needed.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 
 from jtprim import compat
-
-_TARGET = GPUTarget("cuda", 80, 32)
+from jtprim.specialize.adapters import unadapted
+from jtprim.specialize.binder import Specialization
+from jtprim.specialize.compile import ast_source, check_options
+from jtprim.specialize.target import PORTABLE
 
 # The options that the frontend reads. All others steer code generation for one GPU, which the
 # portable lowering does not have: `num_ctas`, for one, is refused on sm_80.
 _FRONTEND_OPTIONS = ("num_warps", "num_stages", "debug", "sanitize_overflow", "default_dot_input_precision")
 
 _FP8_DTYPES = ("fp8e4b15", "fp8e4b8", "fp8e4nv", "fp8e5", "fp8e5b16")
+
+
+@functools.lru_cache(maxsize=1024)
+def kernel_ttir(specialization: Specialization, options: tuple[tuple[str, Any], ...]) -> str:
+    """`portable_ttir` of a kernel as it stands, for a specialization made for the portable target.
+
+    Raises:
+      triton.CompilationError: the frontend's own error, unchanged.
+      LaunchValueError: an option has a value that Triton refuses.
+    """
+    source = specialization.source
+    check_options(source, _frontend_options(dict(options)), PORTABLE)
+    return portable_ttir(ast_source(unadapted(source, specialization)), dict(options))
 
 
 def portable_ttir(source: Any, options: Mapping[str, object]) -> str:
@@ -37,11 +52,11 @@ def portable_ttir(source: Any, options: Mapping[str, object]) -> str:
     Raises:
       triton.CompilationError: the frontend's own error, unchanged.
     """
-    backend = make_backend(_TARGET)
+    backend = make_backend(PORTABLE)
     parsed = backend.parse_options(_frontend_options(options))
     context = compat.triton_context(backend)
     module = source.make_ir(
-        _TARGET, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context
+        PORTABLE, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context
     )
     stages: dict[str, Any] = {}
     backend.add_stages(stages, parsed, source.language)
@@ -54,3 +69,7 @@ def _frontend_options(options: Mapping[str, object]) -> dict[str, object]:
     chosen = {name: options[name] for name in _FRONTEND_OPTIONS if options.get(name) is not None}
     # Fusion is decided long after this stage; naming it keeps Triton 3.9 from warning about its default.
     return {**chosen, "supported_fp8_dtypes": _FP8_DTYPES, "enable_fp_fusion": True}
+
+
+def clear_caches() -> None:
+    kernel_ttir.cache_clear()
