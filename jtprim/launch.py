@@ -195,8 +195,8 @@ def triton_call(*args: Any, kernel: Any, grid: GridLike, **kwargs: Any) -> Any:
         donate: gives the in-outs of an eager launch away, as `jax.jit` does with donated arguments: the
           kernel works on their memory, and the arrays passed are deleted.
         backend_options: compile options as a mapping.
-        name, metadata (bytes), cost_estimate (`CostEstimate`), has_side_effect: see
-          `launch_parameters`.
+        name, metadata (bytes; also as serialized_metadata), cost_estimate (`CostEstimate`),
+          has_side_effect: see `launch_parameters`.
 
     Returns:
       The outputs in the order of the signature, then the in-outs; a single one bare. Of a pytree of

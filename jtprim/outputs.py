@@ -60,8 +60,8 @@ def declare_outputs(out_shape: Any, out_names: Any, out_type: Any, aliases: Any,
       out_names: a coordinate, or a sequence of them, for the shapes of a pytree in order. Without it they
         take the first parameters that the launch passes nothing for.
       out_type: the same as a pytree in `out_shape`.
-      aliases: a coordinate of an in-out, a sequence of them, or a mapping from an in-out's coordinate to
-        the position of its result among the declared shapes.
+      aliases: a coordinate of an in-out (of a tuple, for all arrays in it), a sequence of them, or a
+        mapping from an in-out's coordinate to the position of its result among the declared shapes.
       kernel: the kernel's name, for messages.
 
     Raises:
@@ -226,8 +226,13 @@ def place_outputs(
             raise LaunchValueError(f"{coordinate_text(key)!r} is declared as an output twice.", kernel=kernel)
         out_shape[key] = one.shape
         keys.append(key)
-    aliases += [normal(coordinate, "input_output_aliases") for coordinate in outputs.in_outs]
-    extra = len(outputs.in_outs)
+    in_outs = [
+        inside
+        for coordinate in outputs.in_outs
+        for inside in _arrays_at(normal(coordinate, "input_output_aliases"), passed)
+    ]
+    aliases += in_outs
+    extra = len(in_outs)
     aliases += refs
     _check_unique(aliases, kernel)
 
@@ -245,6 +250,22 @@ def place_outputs(
         return (built, *behind) if behind else built
 
     return Placed(out_shape, tuple(aliases), rebuild)
+
+
+def _arrays_at(coordinate: NormalCoordinate, passed: Mapping[str, Any]) -> list[NormalCoordinate]:
+    """The coordinates of all arrays in a tuple; any other argument's own."""
+    name, *path = coordinate
+    value = passed.get(name)
+    for index in path:
+        value = value[index] if isinstance(value, (tuple, list)) and index < len(value) else None
+    if not isinstance(value, (tuple, list)):
+        return [coordinate]
+    inside = [_arrays_at((*coordinate, i), passed) for i, child in enumerate(value) if not _is_plain(child)]
+    return [one for group in inside for one in group]
+
+
+def _is_plain(value: Any) -> bool:
+    return not (is_shaped(value) or isinstance(value, (tuple, list)))
 
 
 def _check_unique(aliases: Sequence[NormalCoordinate], kernel: str) -> None:

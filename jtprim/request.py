@@ -44,6 +44,7 @@ SETTINGS = (
     "target",
     "name",
     "metadata",
+    "serialized_metadata",
     "cost_estimate",
     "has_side_effect",
     "donate",
@@ -124,7 +125,7 @@ class Request:
         trees = [builder.build(parameter) for parameter in self.parameters]
         specialization = specialize_arguments(source, trees, builder.operands, (), {}, PORTABLE)
         options = {**self.options, **{k: v for k, v in first.items() if k in option_names()}}
-        written = written_paths(specialization, tuple(sorted(options.items())))
+        written = written_paths(specialization, freeze_options(options, kernel=self.name))
         return tuple((self.parameters[path[0]].name, *path[1:]) for path in sorted(written))
 
     def _donate(self) -> bool:
@@ -159,7 +160,7 @@ class Request:
             configurations=configurations,
             target=_targets(settings.get("target")),
             name=settings.get("name"),
-            metadata=_metadata(settings.get("metadata", b""), self.name),
+            metadata=_metadata(settings, self.name),
             cost_estimate=settings.get("cost_estimate"),
             has_side_effect=bool(settings.get("has_side_effect", False)),
         )
@@ -182,7 +183,7 @@ class Request:
             configuration = Configuration(
                 grid=check_grid(self.grid(meta) if callable(self.grid) else self.grid, kernel=self.name),
                 constexprs=tuple(sorted(constexprs.items())),
-                options=tuple(sorted(options.items())),
+                options=freeze_options(options, kernel=self.name),
                 zeroed=self._zeroed(zeroed(meta) if callable(zeroed) else zeroed, chosen),
             )
             if configuration not in found:
@@ -219,6 +220,32 @@ class Request:
             donate=self.donate,
             rebuild=self.placed.rebuild,
         )
+
+
+def freeze_options(options: Mapping[str, Any], *, kernel: str) -> tuple[tuple[str, Any], ...]:
+    """Compile options as hashable data: mappings become pairs and lists tuples, which Triton takes as well.
+
+    Raises:
+      LaunchTypeError: a value can't be hashed.
+    """
+
+    def freeze(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return tuple((key, freeze(one)) for key, one in value.items())
+        return tuple(map(freeze, value)) if isinstance(value, (list, tuple)) else value
+
+    frozen = tuple(sorted((name, freeze(value)) for name, value in options.items()))
+    for name, value in frozen:
+        try:
+            hash(value)
+        except TypeError as error:
+            raise LaunchTypeError(
+                f"option {name!r} is a {type(value).__name__} that can't be hashed; options are part of the "
+                "compiled kernel's key, so pass a hashable value.",
+                kernel=kernel,
+                parameter=name,
+            ) from error
+    return frozen
 
 
 def sort_keywords(
@@ -294,7 +321,8 @@ def _targets(named: TargetLike | Sequence[TargetLike] | None) -> Sequence[Target
     return None if target is None else (target,)
 
 
-def _metadata(metadata: Any, kernel: str) -> bytes:
+def _metadata(settings: Mapping[str, Any], kernel: str) -> bytes:
+    metadata = settings.get("metadata", settings.get("serialized_metadata", b""))
     if isinstance(metadata, str):
         return metadata.encode()
     if not isinstance(metadata, bytes):

@@ -88,6 +88,18 @@ def test_options_may_come_as_a_mapping():
     assert dict(params["configurations"][0].options) == {"num_warps": 2, "maxnreg": 64}
 
 
+def test_options_that_are_mappings_are_part_of_the_equation():
+    libraries = {"libdevice": "/some/path.bc"}
+    params = equation(add, X, X, X, 100, BLOCK=32, extern_libs=libraries)
+    assert dict(params["configurations"][0].options) == {"extern_libs": (("libdevice", "/some/path.bc"),)}
+    hash(tuple(params.items()))
+
+
+def test_metadata_goes_by_the_name_that_jax_triton_has_for_it_too():
+    one = equation(add, X, X, X, 100, BLOCK=32, serialized_metadata=b"m")
+    assert one == equation(add, X, X, X, 100, BLOCK=32, metadata="m")
+
+
 @pytest.mark.parametrize("grid", [8, (8,), [8, 1], lambda meta: 8, lambda meta: (8, 1, 1), np.int32(8)])
 def test_grids_are_numbers_sequences_and_functions(grid):
     params = equation(add, X, X, n=100, BLOCK=16, out_shape=X, grid=grid)
@@ -162,6 +174,20 @@ def test_an_in_out_is_named_by_any_coordinate_and_the_argument_stays(aliases):
         launch(scale_in_place, x, 100, 2.0, BLOCK=32, input_output_aliases=aliases), X * 2
     )
     np.testing.assert_array_equal(x, X)
+
+
+def test_an_alias_of_a_tuple_is_of_all_arrays_in_it():
+    @triton.jit
+    def scale_all(pairs, n, BLOCK: tl.constexpr):
+        offsets = tl.arange(0, BLOCK)
+        for i in tl.static_range(2):
+            pointer = pairs[i][0]
+            x = tl.load(pointer + offsets, mask=offsets < n)
+            tl.store(pointer + offsets, x * pairs[i][1], mask=offsets < n)
+
+    x, y = launch(scale_all, ((X, 2.0), [X, 3.0]), 100, BLOCK=128, input_output_aliases="pairs", grid=1)
+    np.testing.assert_array_equal(x, X * 2)
+    np.testing.assert_array_equal(y, X * 3)
 
 
 def test_aliases_as_a_mapping_give_the_position_of_the_result():
@@ -470,6 +496,7 @@ def test_discovered_outputs_may_be_donated():
         (LaunchValueError, "zeroed_outputs has 3, which is no output; outputs are out_ptr", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, zeroed_outputs=3)),
         (LaunchValueError, "zeroed_outputs has 'y_ptr', which is no output", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, zeroed_outputs="y_ptr")),
         (LaunchTypeError, "metadata is 3; expected bytes", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, metadata=3)),
+        (LaunchTypeError, "option 'extern_libs' is a set that can't be hashed", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, extern_libs={1})),
         (LaunchTypeError, "called without a grid", lambda: jt.kernel(add)(X)),
     ],
 )  # fmt: skip
