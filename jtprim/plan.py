@@ -154,12 +154,12 @@ def plan_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable | None:
 
 def _argument_key(value: Any) -> Hashable:
     kind = type(value)
-    if isinstance(value, jax.Ref):
-        raise TypeError("a Ref is read and written at each launch")
     if kind is int or kind is str or kind is bool or value is None:
         return (kind, value)
     if isinstance(value, (jax.Array, jax.ShapeDtypeStruct)):
         return (kind is jax.ShapeDtypeStruct, value.shape, value.dtype, value.weak_type)
+    if isinstance(value, jax.Ref):
+        raise TypeError("a Ref is read and written at each launch")
     if isinstance(value, np.ndarray):
         return (np.ndarray, value.shape, value.dtype)
     if isinstance(value, (tuple, list)):

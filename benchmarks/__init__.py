@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m benchmarks.run` measures what this machine has."""
