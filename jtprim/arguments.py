@@ -22,6 +22,7 @@ from triton._utils import type_canonicalisation_dict
 from triton.runtime.jit import JITCallable
 
 from jtprim.errors import LaunchTypeError, LaunchValueError, did_you_mean, listing
+from jtprim.specialize.kernel import cache_key
 
 Path = tuple[int, ...]
 # The name of a parameter, its position in the signature, or a path that starts with either.
@@ -104,6 +105,8 @@ def static_identity(value: Any) -> Hashable:
         return (type(value), tuple(map(static_identity, value)))
     if isinstance(value, dict):
         return (dict, tuple((static_identity(k), static_identity(v)) for k, v in value.items()))
+    if isinstance(value, JITCallable):
+        cache_key(value)  # its hash
     hash(value)
     return (type(value), value)
 

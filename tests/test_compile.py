@@ -1,9 +1,12 @@
 """Compiling: Triton's disk cache, the map in memory, invalidation, threads, errors."""
 
 import importlib.util
+import linecache
 import os
 import re
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
+from triton.runtime.jit import JITCallable
 
 import jtprim as jt
 from jtprim.errors import LaunchValueError, UnsupportedError
@@ -103,12 +107,39 @@ def test_a_redefined_kernel_is_compiled_anew(tmp_path):
         spec.loader.exec_module(module)
         results.append(float(jt.kernel(module.kernel)[1](out_shape=X[:1])[0]))
         results.append(lowered(module.kernel, out_shape=X[:1]))
-        import linecache
-
         linecache.clearcache()
     assert results[0] == 1
     assert results[2] == 2
     assert results[1] != results[3]
+
+
+def test_a_helper_that_is_defined_after_the_kernel_is_part_of_its_key(tmp_path, monkeypatch):
+    # On the disk, where one source with another helper must not find the first one's binary.
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    template = """
+import triton, triton.language as tl
+import jtprim as jt
+
+@jt.kernel
+@triton.jit
+def kernel(out_ptr):
+    tl.store(out_ptr, helper())
+
+@triton.jit
+def helper():
+    return {constant}.0
+"""
+    path = tmp_path / "late.py"
+    texts = []
+    for constant in (1, 2):
+        path.write_text(template.format(constant=constant))
+        linecache.clearcache()
+        spec = importlib.util.spec_from_file_location("late", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        assert float(module.kernel[1](out_shape=X[:1])[0]) == constant
+        texts.append(lowered(module.kernel, out_shape=X[:1]))
+    assert texts[0] != texts[1]
 
 
 def test_what_differs_in_values_only_is_compiled_once(compilations):
@@ -134,26 +165,52 @@ def test_tritons_disk_cache_is_used_and_its_directory_left_alone(tmp_path, monke
     assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path)
 
 
+def in_threads(work, count=4):
+    """Runs `work(index)` in threads that start together; its results."""
+    barrier = threading.Barrier(count)
+
+    def run(index):
+        barrier.wait()
+        return work(index)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
+
+
 def test_threads_that_want_one_kernel_compile_it_once(compilations):
     jt.clear_caches()
-    barrier = threading.Barrier(4)
-    texts, errors = [], []
-
-    def work():
-        try:
-            barrier.wait()
-            texts.append(lowered(add, X, X, n=64, BLOCK=32, out_shape={"out_ptr": X}, num_warps=1))
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    launch = {"n": 64, "BLOCK": 32, "out_shape": {"out_ptr": X}, "num_warps": 1}
+    texts = in_threads(lambda _: lowered(add, X, X, **launch))
     assert len(set(texts)) == 1
     assert compilations == ["add"]
+
+
+@pytest.mark.parametrize("platform", ["cuda", "cpu"])
+def test_one_thread_at_a_time_parses_python(platform, monkeypatch, tmp_path):
+    # ast.parse of CPython 3.11 fails when another thread parses meanwhile; Triton calls it in three places.
+    parsing, overlaps = [], []
+    real = JITCallable.parse
+
+    def parse(self):
+        parsing.append(self)
+        overlaps.append(len(parsing) > 1)
+        time.sleep(0.002)
+        try:
+            return real(self)
+        finally:
+            parsing.pop()
+
+    monkeypatch.setattr(JITCallable, "parse", parse)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    jt.clear_caches()
+
+    def work(index):
+        anew = triton.jit(add.fn)
+        lowered(anew, X, X, n=64, BLOCK=16 << index, out_shape={"out_ptr": X}, platform=platform)
+
+    in_threads(work)
+    assert len(overlaps) >= 8
+    assert not any(overlaps)
 
 
 @triton.jit
@@ -207,6 +264,6 @@ def test_another_vendors_options_do_not_matter():
 
 def test_clearing_the_caches_forgets_binaries():
     lowered(add, X, X, n=64, BLOCK=64, out_shape={"out_ptr": X})
-    assert len(compiling._compiled)
+    assert compiling.compiled_binaries(add)
     jt.clear_caches()
-    assert not len(compiling._compiled)
+    assert not compiling.compiled_binaries(add)

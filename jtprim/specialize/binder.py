@@ -8,7 +8,6 @@ address and a size in bytes.
 from __future__ import annotations
 
 import hashlib
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +22,7 @@ from triton.runtime.jit import JITCallable, JITFunction, create_function_from_si
 from jtprim import compat
 from jtprim.arguments import Branch, Leaf, Operand, Output, Path, Static, Tree, map_tree
 from jtprim.errors import LaunchTypeError
-from jtprim.specialize.kernel import KernelSource
+from jtprim.specialize.kernel import KernelSource, PerFunction, cache_key
 
 # XLA aligns every buffer of the GPU platforms at least so; Triton asks for divisibility by 16.
 ALIGNMENT_BYTES = 16
@@ -76,7 +75,7 @@ class Specialization:
         constexprs = [
             (
                 path,
-                static.value.cache_key if isinstance(static.value, JITCallable) else repr(static._identity),
+                cache_key(static.value) if isinstance(static.value, JITCallable) else repr(static._identity),
             )
             for path, static in self.constexprs
         ]
@@ -104,9 +103,7 @@ class Specialization:
 
 
 _Binder = Callable[..., tuple[dict[str, Any], list[Any], dict[str, Any]]]
-_binders: weakref.WeakKeyDictionary[JITFunction, dict[GPUTarget, tuple[_Binder, BaseBackend]]] = (
-    weakref.WeakKeyDictionary()
-)
+_binders: PerFunction[dict[GPUTarget, tuple[_Binder, BaseBackend]]] = PerFunction()
 
 
 def kernel_binder(function: JITFunction, target: GPUTarget) -> tuple[_Binder, BaseBackend]:

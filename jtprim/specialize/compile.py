@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel, make_backend
+from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.jit import JITFunction
 
 from jtprim import compat
@@ -25,7 +26,7 @@ from jtprim.arguments import Static, Tree
 from jtprim.errors import LaunchValueError, OutOfSharedMemoryError, UnsupportedError
 from jtprim.specialize.adapters import Adapter, adapt
 from jtprim.specialize.binder import specialize_arguments
-from jtprim.specialize.kernel import KernelSource
+from jtprim.specialize.kernel import KernelSource, PerFunction, parsing
 from jtprim.specialize.target import shared_bytes_limit, target_name
 
 # Stages whose result is text, in the order of compilation, for both backends.
@@ -70,7 +71,7 @@ class Binary:
 _by_digest: weakref.WeakValueDictionary[str, Binary] = weakref.WeakValueDictionary()
 
 _Key = tuple[str, str, GPUTarget, tuple[Any, ...]]
-_compiled: weakref.WeakKeyDictionary[JITFunction, dict[_Key, Future[Binary]]] = weakref.WeakKeyDictionary()
+_compiled: PerFunction[dict[_Key, Future[Binary]]] = PerFunction()
 _lock = threading.Lock()
 
 
@@ -80,13 +81,30 @@ def options_for(target: GPUTarget, options: Sequence[tuple[str, Any]]) -> dict[s
     return {name: value for name, value in options if name in known}
 
 
+class _OneAtATime:
+    """Of an `ASTSource`: what parses Python waits for other threads that do."""
+
+    def hash(self) -> str:
+        with parsing:
+            return super().hash()  # type: ignore[misc]
+
+    def make_ir(self, *args: Any) -> Any:
+        with parsing:
+            return super().make_ir(*args)  # type: ignore[misc]
+
+
+class _TritonSource(_OneAtATime, ASTSource):  # type: ignore[misc]
+    pass
+
+
+class _GluonSource(_OneAtATime, GluonASTSource):  # type: ignore[misc]
+    pass
+
+
 def ast_source(adapter: Adapter) -> ASTSource:
     """What Triton compiles: a function with its types, constants and attributes."""
     specialization = adapter.specialization
-    if adapter.function.is_gluon():
-        from triton.experimental.gluon._runtime import GluonASTSource as source_type
-    else:
-        source_type = ASTSource
+    source_type = _GluonSource if adapter.function.is_gluon() else _TritonSource
     return source_type(
         adapter.function,
         dict(specialization.signature),
@@ -249,7 +267,7 @@ def find_binary(digest: str) -> Binary | None:
 def compiled_binaries(function: JITFunction) -> tuple[Binary, ...]:
     """The binaries of a kernel that are in memory, in the order in which they were asked for."""
     with _lock:
-        futures = list(_compiled.get(function, {}).values())
+        futures = list((_compiled.get(function) or {}).values())
     return tuple(f.result() for f in futures if f.done() and f.exception() is None)
 
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
+import threading
 import types
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.jit import JITCallable, JITFunction
 
 Kernel: TypeAlias = JITFunction | Autotuner | Heuristics
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,42 @@ def kernel_name(kernel: Kernel) -> str:
     return jit_function(kernel).__name__
 
 
-_parameters: weakref.WeakKeyDictionary[JITFunction, tuple[Parameter, ...]] = weakref.WeakKeyDictionary()
+# Held while Triton parses Python. `ast.parse` of CPython 3.11 counts its depth for all threads
+# together: a garbage collection inside it, whose callbacks (jaxlib has one) let another thread run, makes
+# it fail with a SystemError. Triton's frontend holds the GIL throughout, so nothing is slower for it.
+parsing = threading.RLock()
+
+
+def cache_key(function: JITCallable) -> str:
+    """Triton's key of a function's source and of all that it calls."""
+    with parsing:
+        return str(function.cache_key)
+
+
+class PerFunction(Generic[T]):
+    """What is known of each function; it is forgotten when the function dies.
+
+    By identity: a `JITFunction` hashes by its `cache_key`, and to ask for that before every function that
+    it calls is defined would fix a key which doesn't know their sources.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[JITFunction], T]] = {}
+
+    def get(self, function: JITFunction) -> T | None:
+        found = self._known.get(id(function))
+        return None if found is None else found[1]
+
+    def setdefault(self, function: JITFunction, value: T) -> T:
+        place = id(function)
+        gone = weakref.ref(function, lambda _: self._known.pop(place, None))
+        return self._known.setdefault(place, (gone, value))[1]
+
+    def clear(self) -> None:
+        self._known.clear()
+
+
+_parameters: PerFunction[tuple[Parameter, ...]] = PerFunction()
 
 
 def kernel_parameters(kernel: Kernel) -> tuple[Parameter, ...]:
@@ -56,11 +93,11 @@ def kernel_parameters(kernel: Kernel) -> tuple[Parameter, ...]:
     function = jit_function(kernel)
     found = _parameters.get(function)
     if found is None:
-        found = tuple(
+        made = (
             Parameter(p.name, p.is_constexpr, p.default is not inspect.Parameter.empty, p.default)
             for p in function.params
         )
-        _parameters[function] = found
+        found = _parameters.setdefault(function, tuple(made))
     return found
 
 
@@ -94,7 +131,7 @@ class KernelSource:
         Triton memoizes the key on the function and refuses to launch it once a global has changed. A
         copy that carries the new key compiles anew, and is found anew in Triton's disk cache.
         """
-        if self.key == self.function.cache_key:
+        if self.key == cache_key(self.function):
             return self.function
         changed = copy.copy(self.function)
         changed.hash = self.key
@@ -122,11 +159,13 @@ class _Tracked:
         """The present value as text, if it is another one; else nothing."""
         now = self.scope.get(self.name)
         if isinstance(now, JITCallable) or isinstance(self.value, JITCallable):
-            return "" if now is self.value else getattr(now, "cache_key", repr(now))
+            if now is self.value:
+                return ""
+            return cache_key(now) if isinstance(now, JITCallable) else repr(now)
         return "" if now == self.value else repr(now)
 
 
-_tracked: weakref.WeakKeyDictionary[JITFunction, tuple[_Tracked, ...]] = weakref.WeakKeyDictionary()
+_tracked: PerFunction[tuple[_Tracked, ...]] = PerFunction()
 
 
 def kernel_source(kernel: Kernel) -> KernelSource:
@@ -134,8 +173,8 @@ def kernel_source(kernel: Kernel) -> KernelSource:
     function = jit_function(kernel)
     changes = [f"{one.name}={change}" for one in _tracked_globals(function) if (change := one.change())]
     if not changes:
-        return KernelSource(function, function.cache_key)
-    text = "-".join([function.cache_key, *changes])
+        return KernelSource(function, cache_key(function))
+    text = "-".join([cache_key(function), *changes])
     return KernelSource(function, hashlib.sha256(text.encode()).hexdigest())
 
 
@@ -162,7 +201,7 @@ class KernelWatch:
 def _tracked_globals(function: JITFunction) -> tuple[_Tracked, ...]:
     found = _tracked.get(function)
     if found is None:
-        found = _tracked[function] = tuple(_track(function, set()))
+        found = _tracked.setdefault(function, tuple(_track(function, set())))
     return found
 
 
@@ -176,7 +215,7 @@ def _track(function: JITCallable, seen: set[int]) -> Iterator[_Tracked]:
     if id(function) in seen or function.__module__.startswith("triton."):
         return
     seen.add(id(function))
-    _ = function.cache_key
+    cache_key(function)  # fills in the names that it uses
     for (name, _), (value, scope) in function.used_global_vals.items():
         yield _Tracked(name, scope, value)
     scope = function.__globals__
