@@ -91,6 +91,24 @@ def chained(step: Callable[..., jax.Array], launches: int) -> Any:
     return jax.jit(chain)
 
 
+class Donating:
+    """Calls a chain again and again, and each time gives it the last result's memory for the next one.
+
+    Every call then has its arrays at the same addresses, as a CUDA graph has; XLA records a program's graph
+    anew when an address changes.
+    """
+
+    def __init__(self, step: Callable[..., jax.Array], launches: int, x: jax.Array, *others: jax.Array):
+        chain = chained(step, launches)
+        self._chain = jax.jit(lambda _, *arrays: chain(*arrays), donate_argnums=0, keep_unused=True)
+        self._arrays = x, *others
+        self._result = jnp.zeros_like(x)
+
+    def __call__(self) -> jax.Array:
+        self._result = self._chain(self._result, *self._arrays)
+        return self._result
+
+
 def kept_apart(step: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """A step of XLA's own operations that is not fused with the one after it."""
     return lambda *arrays: jax.lax.optimization_barrier(step(*arrays))
@@ -117,9 +135,13 @@ def jitted_launch(seconds: float) -> dict[str, Any]:
 
 def copies_in_one_program(seconds: float) -> dict[str, Any]:
     x = jnp.ones(1, jnp.float32)
-    candidates = {"jtprim": calling(chained(copy, CHAIN), x, launches=CHAIN)}
-    barred = chained(kept_apart(lambda x: x + 1), CHAIN)
-    candidates["jnp"] = calling(barred, x, launches=CHAIN)
+    step = kept_apart(lambda x: x + 1)
+    candidates = {
+        "jtprim": calling(chained(copy, CHAIN), x, launches=CHAIN),
+        "jtprim, donating": calling(Donating(copy, CHAIN, x), launches=CHAIN),
+        "jnp": calling(chained(step, CHAIN), x, launches=CHAIN),
+        "jnp, donating": calling(Donating(step, CHAIN, x), launches=CHAIN),
+    }
     if native:
         source = native.tensor(np.ones(1, np.float32))
         candidates[NATIVE_GRAPH], _ = native.in_a_graph(native.copy, source, CHAIN)
@@ -161,14 +183,17 @@ def matmuls_in_one_program(seconds: float) -> dict[str, Any]:
     configuration, tried = best_matmul_configuration()
     a, b = matmul_inputs()
     arrays = jnp.asarray(a), jnp.asarray(b)
-    ours = chained(lambda x, b: functions.matmul(x, b, **configuration), CHAIN)
+    step = functools.partial(functions.matmul, **configuration)
+    ours = chained(step, CHAIN)
     candidates = {
         "jtprim": calling(ours, *arrays, launches=CHAIN),
+        "jtprim, donating": calling(Donating(step, CHAIN, *arrays), launches=CHAIN),
         "jnp": calling(chained(jnp.matmul, CHAIN), *arrays, launches=CHAIN),
+        "jnp, donating": calling(Donating(jnp.matmul, CHAIN, *arrays), launches=CHAIN),
     }
     if native:
-        step = functools.partial(_native_matmul, b=native.tensor(b), configuration=configuration)
-        candidates[NATIVE_GRAPH], result = native.in_a_graph(step, native.tensor(a), CHAIN)
+        natively = functools.partial(_native_matmul, b=native.tensor(b), configuration=configuration)
+        candidates[NATIVE_GRAPH], result = native.in_a_graph(natively, native.tensor(a), CHAIN)
         candidates[NATIVE_GRAPH].batch(1)
         check("matmul", ours(*arrays), result, 1e-6)  # the same kernel on the same numbers
     base = NATIVE_GRAPH if native else "jnp"

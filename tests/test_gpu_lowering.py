@@ -16,6 +16,7 @@ import jtprim as jt
 from jtprim import compat
 from jtprim.errors import LaunchValueError, OutOfSharedMemoryError, UnsupportedError
 from jtprim.lowering import payload
+from jtprim.lowering.cubin import without_ptx_text
 from jtprim.lowering.gpu import scalar_parameter
 from tests import kernels, strategies
 from tests.kernels import (
@@ -93,8 +94,10 @@ def test_the_binary_is_inlined_where_the_runtime_takes_it(platform, monkeypatch)
     monkeypatch.setattr(payload, "encode", lambda p: codes.append(p.call.kernel) or encode(p))
     one = add_call(platform)
     kernel = codes[-1]
-    if compat.HAS_MODULE_IMAGE or platform != "cuda:90":
+    if platform != "cuda:90":
         assert kernel.code == payload.ModuleImage(one.image, one.binary.digest)
+    elif compat.HAS_MODULE_IMAGE:
+        assert kernel.code == payload.ModuleImage(without_ptx_text(one.image), one.binary.digest)
     else:
         assert kernel.code == payload.Ptx(one.assembly)
     assert kernel.compute_capability == (90 if platform == "cuda:90" else 94)

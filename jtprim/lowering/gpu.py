@@ -27,6 +27,7 @@ from jtprim import compat
 from jtprim.arguments import Operand, Output, Tree, coordinate_text
 from jtprim.errors import LaunchValueError, OutOfSharedMemoryError, UnsupportedError
 from jtprim.lowering import payload
+from jtprim.lowering.cubin import without_ptx_text
 from jtprim.primitive import Configuration, CostEstimate, OutShape
 from jtprim.specialize.access import written_paths
 from jtprim.specialize.adapters import Adapter
@@ -201,13 +202,19 @@ def _kernel_call(
 
 
 def _kernel(source: KernelSource, binary: Binary) -> payload.Kernel:
-    inline = compat.HAS_MODULE_IMAGE or binary.target.backend == "hip"
+    code: payload.Ptx | payload.ModuleImage
+    if binary.target.backend == "hip":
+        code = payload.ModuleImage(binary.image, binary.digest)
+    elif compat.HAS_MODULE_IMAGE:
+        code = payload.ModuleImage(without_ptx_text(binary.image), binary.digest)
+    else:
+        code = payload.Ptx(binary.asm["ptx"])
     return payload.Kernel(
         name=binary.name,
         num_warps=_runtime_warps(source, binary),
         num_ctas=binary.num_ctas,
         shared_bytes=binary.shared_bytes,
-        code=payload.ModuleImage(binary.image, binary.digest) if inline else payload.Ptx(binary.asm["ptx"]),
+        code=code,
         compute_capability=_compute_capability(binary.target),
         scratch_bytes=binary.scratch_bytes,
         scratch_alignment_bytes=binary.scratch_alignment_bytes,
