@@ -24,6 +24,7 @@ endif
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 TOOLS := $(VENV)/installed-tools
+PLOTTING := $(VENV)/installed-plotting
 
 .PHONY: demo test check style bench clean
 
@@ -40,7 +41,7 @@ style: $(TOOLS)
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
-bench: $(INSTALLED)
+bench: $(PLOTTING)
 	$(BIN)/python -m benchmarks.run
 
 clean:
@@ -54,4 +55,8 @@ $(INSTALLED): pyproject.toml
 
 $(TOOLS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet -e '.[dev]' $(PINS)
+	touch $@
+
+$(PLOTTING): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet -e '.[bench]' $(PINS)
 	touch $@

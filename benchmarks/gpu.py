@@ -36,6 +36,7 @@ except ImportError as error:  # no PyTorch
 NATIVE = "native Triton"
 NATIVE_GRAPH = "native Triton in a CUDA graph"
 FLOOR = "jax.jit(lambda x: x + 1)"
+CUSTOM_CALL = "jaxlib's own custom call"
 
 # Launches in one program.
 CHAIN = 100
@@ -74,6 +75,11 @@ _copy = jt.kernel(copy_kernel)
 def copy(x: jax.Array) -> jax.Array:
     """A copy of an array of one element."""
     return _copy[(1,)](x, out_shape={"out_ptr": x})
+
+
+def pivots_to_permutation(pivots: jax.Array) -> jax.Array:
+    """One custom call of jaxlib's with one small kernel: what any such call costs under XLA."""
+    return jax.lax.linalg.lu_pivots_to_permutation(pivots, pivots.size)
 
 
 def calling(function: Callable[..., Any], *arguments: Any, launches: int = 1) -> Candidate:
@@ -129,16 +135,25 @@ def eager_launch(seconds: float) -> dict[str, Any]:
 
 def jitted_launch(seconds: float) -> dict[str, Any]:
     x = jnp.ones(1, jnp.float32)
-    candidates = {"jtprim": calling(jax.jit(copy), x), FLOOR: calling(jax.jit(lambda x: x + 1), x)}
+    candidates = {
+        "jtprim": calling(jax.jit(copy), x),
+        CUSTOM_CALL: calling(jax.jit(pivots_to_permutation), jnp.zeros(1, jnp.int32)),
+        FLOOR: calling(jax.jit(lambda x: x + 1), x),
+    }
     return summarize("jitted launch of a one-element copy", measure(candidates, seconds=seconds), base=FLOOR)
 
 
 def copies_in_one_program(seconds: float) -> dict[str, Any]:
     x = jnp.ones(1, jnp.float32)
+    one_pivot = jnp.zeros(1, jnp.int32)
     step = kept_apart(lambda x: x + 1)
     candidates = {
         "jtprim": calling(chained(copy, CHAIN), x, launches=CHAIN),
         "jtprim, donating": calling(Donating(copy, CHAIN, x), launches=CHAIN),
+        CUSTOM_CALL: calling(chained(pivots_to_permutation, CHAIN), one_pivot, launches=CHAIN),
+        f"{CUSTOM_CALL}, donating": calling(
+            Donating(pivots_to_permutation, CHAIN, one_pivot), launches=CHAIN
+        ),
         "jnp": calling(chained(step, CHAIN), x, launches=CHAIN),
         "jnp, donating": calling(Donating(step, CHAIN, x), launches=CHAIN),
     }
