@@ -2,6 +2,8 @@
 
 from jtprim import lowering as lowering
 from jtprim.caches import clear_caches as clear_caches
+from jtprim.descriptors import TensorDescriptor as TensorDescriptor
+from jtprim.descriptors import strides_from_shape as strides_from_shape
 from jtprim.errors import JtprimError as JtprimError
 from jtprim.inspection import InspectedKernel as InspectedKernel
 from jtprim.inspection import Inspection as Inspection

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,7 @@ from triton import language as tl
 from triton._utils import type_canonicalisation_dict
 from triton.runtime.jit import JITCallable
 
+from jtprim.descriptors import TensorDescriptor
 from jtprim.errors import LaunchTypeError, LaunchValueError, did_you_mean, listing
 from jtprim.specialize.kernel import cache_key
 
@@ -30,10 +31,28 @@ Coordinate = str | int | tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
+class View:
+    """How a tensor descriptor sees the array that it is made of: `TensorDescriptor` without its base."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    block_shape: tuple[int, ...]
+    layout: Any
+    padding: str
+    round_f32_to_tf32: bool
+
+
+@dataclass(frozen=True)
 class Operand:
-    """Slot of an array that the launch passes: an operand of the equation."""
+    """Slot of an array that the launch passes: an operand of the equation.
+
+    Attributes:
+      index: of the operand.
+      view: set where the kernel gets a tensor descriptor of the array in place of a pointer to it.
+    """
 
     index: int
+    view: View | None = None
 
     def __repr__(self) -> str:
         return f"operand {self.index}"
@@ -41,9 +60,15 @@ class Operand:
 
 @dataclass(frozen=True)
 class Output:
-    """Slot of an array that the kernel only writes: a result of the equation."""
+    """Slot of an array that the kernel only writes: a result of the equation.
+
+    Attributes:
+      index: of the output.
+      view: as an `Operand`'s.
+    """
 
     index: int
+    view: View | None = None
 
     def __repr__(self) -> str:
         return f"output {self.index}"
@@ -117,6 +142,11 @@ def static_identity(value: Any) -> Hashable:
 def is_array(value: Any) -> bool:
     """Whether an argument is an operand: an array or a tracer, or an abstract array."""
     return isinstance(value, (jax.Array, np.ndarray, jax.ShapeDtypeStruct))
+
+
+def base_array(value: Any) -> Any:
+    """The array behind a tensor descriptor; any other argument itself."""
+    return value.base if isinstance(value, TensorDescriptor) else value
 
 
 def is_namedtuple(value: Any) -> bool:
@@ -248,6 +278,30 @@ def leaves_with_paths(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, Leaf]
             yield from leaves_with_paths(child, (*path, index))
     else:
         yield path, tree
+
+
+def with_block_shapes(
+    arguments: Sequence[Tree], names: Sequence[str], block_shapes: Sequence[tuple[NormalCoordinate, Path]]
+) -> tuple[Tree, ...]:
+    """Arguments with the block shapes that a configuration sets for their descriptors.
+
+    Args:
+      arguments: one tree for each of the parameters `names`.
+      block_shapes: coordinate -> block shape.
+    """
+    found = dict(block_shapes)
+
+    def replaced(tree: Tree, coordinate: NormalCoordinate) -> Tree:
+        if isinstance(tree, Branch):
+            children = [replaced(child, (*coordinate, i)) for i, child in enumerate(tree.children)]
+            return replace(tree, children=tuple(children))
+        if isinstance(tree, (Operand, Output)) and tree.view and coordinate in found:
+            return replace(tree, view=replace(tree.view, block_shape=found[coordinate]))
+        return tree
+
+    if not found:
+        return tuple(arguments)
+    return tuple(replaced(tree, (name,)) for name, tree in zip(names, arguments, strict=True))
 
 
 # --- Coordinates -------------------------------------------------------------------------------

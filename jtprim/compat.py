@@ -18,6 +18,7 @@ from jax._src import effects as jax_effects
 from jax._src import pretty_printer as pp
 from jax._src import xla_bridge
 from triton.backends.compiler import BaseBackend
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -29,6 +30,10 @@ def _version(text: str) -> tuple[int, ...]:
 # The plugins' runtime takes a binary inline (`TritonKernel.module_image`) from jaxlib 0.11 on; the
 # schema inside 0.10's plugins lacks the field.
 HAS_MODULE_IMAGE: bool = _version(jaxlib.version.__version__) >= (0, 11)
+
+# It makes TMA descriptors (`tensor_descriptor`) and allocates global scratch memory
+# (`global_scratch_size`) from 0.11.1 on; before, it passes over the fields.
+HAS_DESCRIPTORS_AND_SCRATCH: bool = _version(jaxlib.version.__version__) >= (0, 11, 1)
 
 
 # --- JAX: effects, printing, devices ----------------------------------------------------------
@@ -120,6 +125,22 @@ def binder_backend(backend: Any) -> Any:
             return text + "S" if in_range else text
 
     return _Backend(backend.target)
+
+
+# --- Triton: tensor descriptors ---------------------------------------------------------------
+
+# Newer versions than 3.6 round float32 to TF32 as they load it; a kernel that was rewritten to
+# pointers then takes one flag more.
+DESCRIPTORS_ROUND: bool = "round_f32_to_tf32" in {
+    field.name for field in dataclasses.fields(TensorDescriptor)
+}
+
+
+def tma_element_type(element_type: int) -> int:
+    """The ``CUtensorMapDataType`` of an element type as Triton's compiler numbers them."""
+    from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST
+
+    return int(TMA_DTYPE_DEVICE_TO_HOST[element_type])
 
 
 # --- Triton: printing a module in generic form ------------------------------------------------

@@ -14,7 +14,13 @@ from typing import Any
 
 import jax
 
-from jtprim.arguments import Coordinate, NormalCoordinate, coordinate_text, normalize_coordinate
+from jtprim.arguments import (
+    Coordinate,
+    NormalCoordinate,
+    base_array,
+    coordinate_text,
+    normalize_coordinate,
+)
 from jtprim.errors import LaunchTypeError, LaunchValueError
 from jtprim.specialize.configs import is_shaped
 from jtprim.specialize.kernel import Parameter
@@ -44,11 +50,13 @@ class Outputs:
       in_outs: coordinates of in-outs that the structure has no place for; they are returned behind.
       structure: builds what the launch returns from the declared results; None for "in signature
         order, a single one bare".
+      described: outputs behind tensor descriptors, which the structure has no place for either.
     """
 
     declared: tuple[Declared, ...]
     in_outs: tuple[Coordinate, ...]
     structure: Callable[[Sequence[Any]], Any] | None
+    described: tuple[Declared, ...] = ()
 
 
 def declare_outputs(out_shape: Any, out_names: Any, out_type: Any, aliases: Any, *, kernel: str) -> Outputs:
@@ -196,7 +204,8 @@ def place_outputs(
     def normal(coordinate: Coordinate, setting: str) -> NormalCoordinate:
         return normalize_coordinate(coordinate, names, kernel=kernel, setting=setting)
 
-    named = {normal(d.coordinate, "out_shape")[0] for d in outputs.declared if d.coordinate is not None}
+    declared = (*outputs.declared, *outputs.described)
+    named = {normal(d.coordinate, "out_shape")[0] for d in declared if d.coordinate is not None}
     free = iter(
         p.name
         for p in parameters
@@ -205,7 +214,7 @@ def place_outputs(
     keys: list[NormalCoordinate] = []
     out_shape: dict[NormalCoordinate, Any] = {}
     aliases: list[NormalCoordinate] = []
-    for number, one in enumerate(outputs.declared):
+    for number, one in enumerate(declared):
         if one.in_out is not None:
             key = normal(one.in_out, "input_output_aliases")
             aliases.append(key)
@@ -231,8 +240,9 @@ def place_outputs(
         for coordinate in outputs.in_outs
         for inside in _arrays_at(normal(coordinate, "input_output_aliases"), passed)
     ]
+    behind = [*keys[len(outputs.declared) :], *in_outs]
+    keys = keys[: len(outputs.declared)]
     aliases += in_outs
-    extra = len(in_outs)
     aliases += refs
     _check_unique(aliases, kernel)
 
@@ -243,11 +253,10 @@ def place_outputs(
 
     def rebuild(results: Sequence[Any]) -> Any:
         results = results[:visible]
-        behind = results[visible - extra :]
         if structure is None:
             return results[0] if len(results) == 1 else tuple(results) or None
         built = structure([results[index[key]] for key in keys])
-        return (built, *behind) if behind else built
+        return (built, *(results[index[key]] for key in behind)) if behind else built
 
     return Placed(out_shape, tuple(aliases), rebuild)
 
@@ -265,7 +274,7 @@ def _arrays_at(coordinate: NormalCoordinate, passed: Mapping[str, Any]) -> list[
 
 
 def _is_plain(value: Any) -> bool:
-    return not (is_shaped(value) or isinstance(value, (tuple, list)))
+    return not (is_shaped(base_array(value)) or isinstance(value, (tuple, list)))
 
 
 def _check_unique(aliases: Sequence[NormalCoordinate], kernel: str) -> None:

@@ -17,7 +17,8 @@ import jax
 import numpy as np
 
 from jtprim import compat
-from jtprim.arguments import Path, static_identity
+from jtprim.arguments import Path, base_array, static_identity
+from jtprim.descriptors import TensorDescriptor
 from jtprim.primitive import check_grid, triton_kernel_p
 from jtprim.specialize.kernel import KernelSource
 
@@ -77,7 +78,7 @@ class Plan:
             operand = args[place.argument] if isinstance(place.argument, int) else kwargs[place.argument]
             for index in place.path:
                 operand = operand[index]
-            operands.append(operand)
+            operands.append(base_array(operand))
         return self.rebuild(bound(*operands))
 
 
@@ -164,6 +165,10 @@ def _argument_key(value: Any) -> Hashable:
         return (np.ndarray, value.shape, value.dtype)
     if isinstance(value, (tuple, list)):
         return (kind, tuple(map(_argument_key, value)))
+    if kind is TensorDescriptor:
+        numbers = (value.shape, value.strides, value.block_shape)
+        flags = (value.layout, value.padding, value.round_f32_to_tf32)
+        return (kind, _argument_key(value.base), *map(tuple, numbers), *flags)
     if isinstance(value, Mapping):
         return (kind, tuple((_argument_key(k), _argument_key(v)) for k, v in value.items()))
     return static_identity(value)

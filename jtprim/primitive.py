@@ -8,9 +8,10 @@ parameters.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -25,6 +26,7 @@ from jtprim.arguments import (
     Output,
     Static,
     Tree,
+    View,
     as_constexpr,
     as_static,
     build_tree,
@@ -33,9 +35,12 @@ from jtprim.arguments import (
     is_array,
     leaves,
     normalize_coordinate,
+    with_block_shapes,
 )
+from jtprim.descriptors import TensorDescriptor
 from jtprim.errors import LaunchTypeError, LaunchValueError, UnsupportedError, did_you_mean, listing
 from jtprim.specialize.kernel import Kernel, KernelSource, Parameter, kernel_parameters, kernel_source
+from jtprim.specialize.stand_ins import stand_in
 from jtprim.specialize.target import TargetLike, parse_targets, target_name
 
 # Programs on each axis of a grid: CUDA's and HIP's limits.
@@ -51,17 +56,25 @@ class Configuration:
       constexprs: parameters that the configuration sets, in place of the launch's arguments.
       options: compile options by name, as given; a backend's defaults are added when lowering.
       zeroed: indices of outputs that are zeroed before the kernel runs.
+      block_shapes: block shapes of descriptors, in place of the arguments' own, by coordinate.
     """
 
     grid: tuple[int, int, int]
     constexprs: tuple[tuple[str, Static], ...] = ()
     options: tuple[tuple[str, Any], ...] = ()
     zeroed: tuple[int, ...] = ()
+    block_shapes: tuple[tuple[NormalCoordinate, tuple[int, ...]], ...] = ()
+
+    def arguments(self, source: KernelSource, arguments: Sequence[Tree]) -> tuple[Tree, ...]:
+        """An equation's arguments as this configuration has them, its constexprs aside."""
+        names = [parameter.name for parameter in source.function.params]
+        return with_block_shapes(arguments, names, self.block_shapes)
 
     def __repr__(self) -> str:
         parts = [f"grid={_short_grid(self.grid)}"]
         parts += [f"{name}={value}" for name, value in (*self.constexprs, *self.options)]
         parts += [f"zeroed={self.zeroed}"] if self.zeroed else []
+        parts += [f"{coordinate_text(c)}.block_shape={shape}" for c, shape in self.block_shapes]
         return f"({', '.join(parts)})"
 
 
@@ -315,7 +328,7 @@ class ArgumentBuilder:
         name = parameter.name
         inside = [path for head, *path in self.declared if head == name]
         if name in self.arguments:
-            if [] in inside:
+            if [] in inside and not isinstance(self.arguments[name], TensorDescriptor):
                 raise LaunchValueError(
                     f"{name!r} is declared as an output and passed as well; leave it out of the call, or "
                     "name it in input_output_aliases in place of out_shape.",
@@ -335,11 +348,15 @@ class ArgumentBuilder:
 
     def _slot(self, value: Any, coordinate: NormalCoordinate) -> Operand | Output | None:
         text = coordinate_text(coordinate)
+        view = None
+        if isinstance(value, TensorDescriptor):
+            view = self._view(value, text)
+            value = value.base
         if coordinate in self.declared:
             shape = self.declared.pop(coordinate)
             check_dtype(shape.dtype, kernel=self.kernel, parameter=text)
             self.outputs.append((coordinate, shape))
-            return Output(len(self.outputs) - 1)
+            return Output(len(self.outputs) - 1, view)
         if not is_array(value):
             return None
         check_dtype(value.dtype, kernel=self.kernel, parameter=text)
@@ -352,8 +369,55 @@ class ArgumentBuilder:
                 parameter=text,
             )
         self.operands.append(value)
-        self.slots[coordinate] = Operand(len(self.operands) - 1)
+        self.slots[coordinate] = Operand(len(self.operands) - 1, view)
         return self.slots[coordinate]
+
+    def _view(self, descriptor: TensorDescriptor, text: str) -> View:
+        """A descriptor without its base, checked by Triton's rules and against the base's size."""
+
+        def refuse(reason: str) -> NoReturn:
+            raise LaunchValueError(
+                f"argument {text!r} is a tensor descriptor of shape {tuple(descriptor.shape)}, strides "
+                f"{tuple(descriptor.strides)}, blocks of {tuple(descriptor.block_shape)}: {reason}.",
+                kernel=self.kernel,
+                parameter=text,
+            )
+
+        base = descriptor.base
+        if not is_array(base):
+            raise LaunchTypeError(
+                f"argument {text!r} is a tensor descriptor of a {type(base).__name__}; pass an array, or a "
+                "jax.ShapeDtypeStruct for an output.",
+                kernel=self.kernel,
+                parameter=text,
+            )
+        check_dtype(base.dtype, kernel=self.kernel, parameter=text)
+        shape, strides, block_shape = (
+            tuple(int(number) for number in numbers)
+            for numbers in (descriptor.shape, descriptor.strides, descriptor.block_shape)
+        )
+        if not len(shape) == len(strides) == len(block_shape):
+            refuse("the three must be of one length")
+        view = View(
+            shape,
+            strides,
+            block_shape,
+            descriptor.layout,
+            descriptor.padding,
+            bool(descriptor.round_f32_to_tf32),
+        )
+        try:
+            stand_in(base, view)
+        except (AssertionError, ValueError, TypeError) as error:
+            refuse(f"{error}".split(":")[0].rstrip("."))
+        if view.round_f32_to_tf32 and base.dtype != np.float32:
+            refuse(f"round_f32_to_tf32 is for float32, and the array is of {base.dtype}")
+        if any(stride < 0 for stride in strides):
+            refuse("strides can't be negative")
+        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        if last >= math.prod(base.shape):
+            refuse(f"it reaches element {last} of an array of {math.prod(base.shape)}")
+        return view
 
 
 def _placeholders(paths: Sequence[Sequence[int]]) -> Any:

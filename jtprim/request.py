@@ -7,7 +7,7 @@ callable (grid, heuristics, pruning, hooks, `zeroed_outputs`) resolved to data.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -21,9 +21,11 @@ from jtprim.arguments import (
     coordinate_text,
     is_namedtuple,
     leaves_with_paths,
+    normalize_coordinate,
 )
+from jtprim.descriptors import TensorDescriptor
 from jtprim.errors import LaunchTypeError, LaunchValueError, did_you_mean, listing
-from jtprim.outputs import declare_outputs, place_outputs, zeroed_indices
+from jtprim.outputs import Declared, Outputs, declare_outputs, place_outputs, zeroed_indices
 from jtprim.plan import Place, Plan
 from jtprim.primitive import ArgumentBuilder, Configuration, check_grid, launch_parameters
 from jtprim.specialize import configs
@@ -82,7 +84,9 @@ class Request:
             name: self._read_refs(value, (name,))
             for name, value in {**dict(zip(self.positional, args, strict=True)), **self.passed}.items()
         }
-        if not (outputs.declared or outputs.in_outs or self.refs or self.settings.get("has_side_effect")):
+        outputs = replace(outputs, described=self._described(outputs))
+        named = outputs.declared or outputs.described or outputs.in_outs or self.refs
+        if not (named or self.settings.get("has_side_effect")):
             outputs = replace(outputs, in_outs=self._discover())
         self.placed = place_outputs(
             outputs, self.parameters, self.arguments, tuple(self.refs), kernel=self.name
@@ -103,10 +107,31 @@ class Request:
                     )
             self.refs[coordinate] = value
             return value[...]
+        if isinstance(value, TensorDescriptor):
+            return replace(value, base=self._read_refs(value.base, coordinate))
         if isinstance(value, (tuple, list)):
             children = [self._read_refs(child, (*coordinate, i)) for i, child in enumerate(value)]
             return type(value)(*children) if is_namedtuple(value) else type(value)(children)
         return value
+
+    def _described(self, outputs: Outputs) -> tuple[Declared, ...]:
+        """The outputs that the launch declares by tensor descriptors of shapes."""
+        names = [parameter.name for parameter in self.parameters]
+        declared = {
+            normalize_coordinate(one.coordinate, names, kernel=self.name, setting="out_shape")
+            for one in outputs.declared
+            if one.coordinate is not None
+        }
+
+        def found(value: Any, coordinate: NormalCoordinate) -> Iterator[Declared]:
+            if isinstance(value, (tuple, list)):
+                for index, child in enumerate(value):
+                    yield from found(child, (*coordinate, index))
+            base = value.base if isinstance(value, TensorDescriptor) else None
+            if isinstance(base, jax.ShapeDtypeStruct) and coordinate not in declared:
+                yield Declared(base, coordinate)
+
+        return tuple(one for name, value in self.arguments.items() for one in found(value, (name,)))
 
     def _discover(self) -> tuple[NormalCoordinate, ...]:
         """The arguments that the kernel writes, in the order of its signature, for a launch that names none.
@@ -185,6 +210,7 @@ class Request:
                 constexprs=tuple(sorted(constexprs.items())),
                 options=freeze_options(options, kernel=self.name),
                 zeroed=self._zeroed(zeroed(meta) if callable(zeroed) else zeroed, chosen),
+                block_shapes=tuple(sorted(chosen.block_shapes.items())),
             )
             if configuration not in found:
                 found.append(configuration)
@@ -196,10 +222,10 @@ class Request:
         An array that is zeroed for tuning alone may be an in-out: then the launch gave its contents, and
         the GPU runtime restores them between the runs that it times.
         """
-        names = [declared] if isinstance(declared, (str, int)) else list(declared or ())
-        names += sorted(chosen.zeroed)
-        names += [name for name in sorted(chosen.reset) if (name,) in self.placed.out_shape]
-        return zeroed_indices(names, self.placed, self.parameters, kernel=self.name)
+        zeroed = [declared] if isinstance(declared, (str, int)) else list(declared or ())
+        zeroed += chosen.zeroed
+        zeroed += chosen.reset & self.placed.out_shape.keys()
+        return zeroed_indices(zeroed, self.placed, self.parameters, kernel=self.name)
 
     def plan(self, params: Mapping[str, Any]) -> Plan:
         """The plan of this launch and all like it."""

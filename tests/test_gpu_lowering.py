@@ -530,3 +530,53 @@ def test_inspect_keeps_a_jitted_functions_static_arguments():
 def test_inspect_refuses_what_is_no_target(platform):
     with pytest.raises(ValueError, match="names no GPU target"):
         jt.inspect(lambda x: x, X, platform=platform)
+
+
+@triton.jit
+def descriptor_made_in_the_kernel(x_ptr, out_ptr):
+    source = tl.make_tensor_descriptor(x_ptr, shape=[16, 16], strides=[16, 1], block_shape=[16, 16])
+    offsets = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    tl.store(out_ptr + offsets, source.load([0, 0]))
+
+
+@triton.jit
+def descriptor_made_on_the_host(x_desc, out_ptr):
+    offsets = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    tl.store(out_ptr + offsets, x_desc.load([0, 0]))
+
+
+class Hopper:
+    compute_capability = "9.0"
+
+
+@pytest.mark.parametrize(
+    "kernel, needed",
+    [
+        (descriptor_made_in_the_kernel, "global scratch memory"),
+        (descriptor_made_on_the_host, "TMA descriptors"),
+        (add, None),
+    ],
+)
+def test_a_runtime_that_lacks_what_a_kernel_needs_is_an_error_where_it_is_to_run(kernel, needed, monkeypatch):
+    x = jnp.zeros((16, 16))
+
+    def f(x):
+        if kernel is add:
+            return jt.kernel(add)[1](x, x, n=256, BLOCK=256, out_shape={"out_ptr": x}, target="cuda:90")
+        array = x if needed != "TMA descriptors" else jt.TensorDescriptor.from_array(x, (16, 16))
+        return jt.kernel(kernel)[1](array, out_shape={"out_ptr": x}, target="cuda:90")
+
+    def lower():
+        jax.clear_caches()
+        return jax.jit(f).trace(x).lower(lowering_platforms=("cuda",))
+
+    monkeypatch.setattr(compat, "HAS_DESCRIPTORS_AND_SCRATCH", False)
+    lower()  # for another machine
+    monkeypatch.setattr(compat, "lowering_devices", lambda *_: [Hopper()])
+    if needed is None:
+        lower()
+    else:
+        with pytest.raises(UnsupportedError, match=f"needs jaxlib 0.11.1 or newer: it uses {needed}"):
+            lower()
+    monkeypatch.setattr(compat, "HAS_DESCRIPTORS_AND_SCRATCH", True)
+    lower()

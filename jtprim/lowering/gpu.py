@@ -24,21 +24,26 @@ from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
 from triton.runtime.errors import PTXASError
 
 from jtprim import compat
-from jtprim.arguments import Operand, Output, Tree, coordinate_text
+from jtprim.arguments import Operand, Output, Tree, View, coordinate_text
 from jtprim.errors import LaunchValueError, OutOfSharedMemoryError, UnsupportedError
 from jtprim.lowering import payload
 from jtprim.lowering.cubin import without_ptx_text
 from jtprim.primitive import Configuration, CostEstimate, OutShape
 from jtprim.specialize.access import written_paths
 from jtprim.specialize.adapters import Adapter
-from jtprim.specialize.binder import ALIGNMENT_BYTES, leaves_by_path, specialize_arguments
+from jtprim.specialize.binder import leaves_by_path, specialize_arguments
 from jtprim.specialize.compile import Binary, compile_arguments
+from jtprim.specialize.descriptors import decomposed, shape_and_strides
 from jtprim.specialize.kernel import KernelSource
+from jtprim.specialize.stand_ins import ALIGNMENT_BYTES
 from jtprim.specialize.target import PORTABLE, resolve_target
 
 _log = logging.getLogger(__name__)
 
 CALL_TARGET = "triton_kernel_call_ffi"
+
+# CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 of the CUDA driver's `CUtensorMapDataType`.
+_TMA_FLOAT32_AS_TF32 = 11
 
 # The runtime's ROCm build launches `num_warps * 64` threads whatever the GPU's wavefront is.
 _ROCM_RUNTIME_WARP = 64
@@ -64,12 +69,6 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
     out_shape: OutShape = params["out_shape"]
     devices = compat.lowering_devices(ctx.module_context, platform)
     target = resolve_target(platform, devices, params["target"], kernel=source.name)
-    if platform == "rocm" and devices and not compat.HAS_MODULE_IMAGE:
-        raise UnsupportedError(
-            "needs jaxlib 0.11 or newer on AMD GPUs: the runtime of older ones takes binaries by the path "
-            "of a temporary file only; upgrade jax.",
-            kernel=source.name,
-        )
     candidates = [c for c in params["configurations"] if 0 not in c.grid]
     calls = _compile_candidates(
         source,
@@ -79,6 +78,8 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
         ),
     )
     _check_written(params, ctx.avals_in, candidates[0])
+    if devices:
+        _check_runtime(source, platform, [one for one, _ in calls])
     call: payload.KernelCall | payload.AutotunedKernelCall
     if len(calls) == 1:
         [(call, _)] = calls
@@ -101,14 +102,37 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
     return _buffers(rule(ctx, *_buffers(operands), opaque=opaque))
 
 
+def _check_runtime(source: KernelSource, platform: str, calls: Sequence[payload.KernelCall]) -> None:
+    """Checks that the runtime on this machine, where the program is to run, can do what the calls ask for."""
+    if platform == "rocm" and not compat.HAS_MODULE_IMAGE:
+        raise UnsupportedError(
+            "needs jaxlib 0.11 or newer on AMD GPUs: the runtime of older ones takes binaries by the path "
+            "of a temporary file only; upgrade jax.",
+            kernel=source.name,
+        )
+    if compat.HAS_DESCRIPTORS_AND_SCRATCH:
+        return
+    for call in calls:
+        needs = "global scratch memory" if call.kernel.scratch_bytes else None
+        if any(isinstance(one, payload.TensorDescriptorParameter) for one in call.parameters):
+            needs = "TMA descriptors"
+        if needs:
+            raise UnsupportedError(
+                f"needs jaxlib 0.11.1 or newer: it uses {needs}, which the runtime of older ones doesn't "
+                "provide; upgrade jax.",
+                kernel=source.name,
+            )
+
+
 def _check_written(params: Mapping[str, Any], operands: Sequence[Any], configuration: Configuration) -> None:
     """Checks that the kernel writes through no array that the equation has as an input alone."""
     source: KernelSource = params["kernel"]
     if source.function.is_gluon():
         return  # its IR can be had for its own target only
     outputs = params["out_shape"].shapes
+    arguments = configuration.arguments(source, params["arguments"])
     specialization = specialize_arguments(
-        source, params["arguments"], operands, outputs, dict(configuration.constexprs), PORTABLE
+        source, arguments, operands, outputs, dict(configuration.constexprs), PORTABLE
     )
     try:
         written = written_paths(specialization, configuration.options)
@@ -185,6 +209,7 @@ def _kernel_call(
     configuration: Configuration,
     target: GPUTarget,
 ) -> payload.KernelCall:
+    arguments = configuration.arguments(source, arguments)
     adapter, binary = compile_arguments(
         source,
         arguments,
@@ -197,7 +222,7 @@ def _kernel_call(
     return payload.KernelCall(
         kernel=_kernel(source, binary),
         grid=configuration.grid,
-        parameters=tuple(_parameters(adapter, arguments, outputs, configuration)),
+        parameters=tuple(_parameters(adapter, binary, arguments, outputs, configuration)),
     )
 
 
@@ -245,29 +270,73 @@ def _compute_capability(target: GPUTarget) -> int:
 
 def _parameters(
     adapter: Adapter,
+    binary: Binary,
     arguments: Sequence[Tree],
     outputs: Sequence[jax.ShapeDtypeStruct],
     configuration: Configuration,
 ) -> list[payload.Parameter]:
     """The launch's arguments in the order of the binary's parameters; constexprs have none."""
     leaves = leaves_by_path(arguments)
-    specialization = adapter.specialization
+    source, specialization = adapter.specialization.source, adapter.specialization
+    descriptors = iter(binary.descriptors)
     found: list[payload.Parameter] = []
     for path, kind in specialization.leaf_types():
         if kind == "constexpr":
             continue
-        leaf = leaves[(*adapter.paths[path[0]], *path[1:])]
-        if isinstance(leaf, (Operand, Output)):
-            zeroed = isinstance(leaf, Output) and leaf.index in configuration.zeroed
+        place = (*adapter.paths[path[0]], *path[1:])
+        leaf = leaves[place]
+        if not isinstance(leaf, (Operand, Output)):
+            found.append(scalar_parameter(kind, leaf.value))
+            continue
+        zeroed = isinstance(leaf, Output) and leaf.index in configuration.zeroed
+        name = coordinate_text((source.function.params[place[0]].name, *place[1:]))
+        if leaf.view is not None and binary.descriptors:
+            if zeroed:
+                raise UnsupportedError(
+                    "is to be zeroed, and is written through a TMA descriptor, which the runtime doesn't "
+                    "zero; pass zeros for it, as an in-out.",
+                    kernel=source.name,
+                    parameter=name,
+                )
+            found.append(_descriptor_parameter(source, name, leaf.view, next(descriptors)))
+            numbers = shape_and_strides(leaf.view)
+        else:
             found.append(
                 payload.ArrayParameter(
-                    alignment_bytes=ALIGNMENT_BYTES if specialization.is_aligned(path) else 0,
+                    alignment_bytes=ALIGNMENT_BYTES if leaf.view or specialization.is_aligned(path) else 0,
                     zeroed_bytes=_size_bytes(outputs[leaf.index]) if zeroed else 0,
                 )
             )
-        else:
-            found.append(scalar_parameter(kind, leaf.value))
+            numbers = decomposed(leaf.view, kernel=source.name, parameter=name) if leaf.view else []
+        found += [scalar_parameter(kind, number) for kind, number in numbers]
     return found
+
+
+def _descriptor_parameter(
+    source: KernelSource, name: str, view: View, compiled: Mapping[str, Any]
+) -> payload.TensorDescriptorParameter:
+    """The TMA descriptor that a kernel expects, as Triton's own launcher makes it."""
+    if "swizzle" not in compiled:
+        raise UnsupportedError(
+            f"takes {name!r} as a descriptor of AMD's tensor data mover, which jaxlib's runtime can't make; "
+            "pass an array, and make the descriptor in the kernel (tl.make_tensor_descriptor).",
+            kernel=source.name,
+            parameter=name,
+        )
+    shape = view.shape
+    if compiled["fp4_padded"]:
+        shape = (*shape[:-1], 2 * shape[-1])
+    element_type = _TMA_FLOAT32_AS_TF32
+    if not view.round_f32_to_tf32:
+        element_type = compat.tma_element_type(compiled["elem_type"])
+    return payload.TensorDescriptorParameter(
+        element_type=element_type,
+        swizzle=compiled["swizzle"],
+        shape=shape,
+        strides=view.strides,
+        block_shape=tuple(compiled["block_size"]),
+        oob_fill=int(view.padding == "nan"),
+    )
 
 
 def scalar_parameter(kind: str, value: Any) -> payload.ScalarParameter:

@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtprim.arguments import Operand, Output, Tree
+from jtprim.arguments import Operand, Output, Static, Tree, coordinate_text
 from jtprim.lowering import portable
 from jtprim.primitive import Configuration, OutShape
 from jtprim.specialize.binder import Specialization, leaves_by_path, specialize_arguments
+from jtprim.specialize.descriptors import decomposed
 from jtprim.specialize.kernel import KernelSource
 from jtprim.specialize.target import PORTABLE
 from jtprim.specialize.ttir import kernel_ttir
@@ -48,9 +49,9 @@ def translate(*operands: jax.Array, **params: Any) -> list[jax.Array]:
       The outputs, zero where the kernel writes nothing, then the in-outs.
     """
     source: KernelSource = params["kernel"]
-    arguments: tuple[Tree, ...] = params["arguments"]
     out_shape: OutShape = params["out_shape"]
     configuration: Configuration = params["configurations"][0]
+    arguments = configuration.arguments(source, params["arguments"])
     specialization = specialize_arguments(
         source, arguments, operands, out_shape.shapes, dict(configuration.constexprs), PORTABLE
     )
@@ -58,7 +59,7 @@ def translate(*operands: jax.Array, **params: Any) -> list[jax.Array]:
     values, places = _values(specialization, arguments, operands, out_shape)
     written = {output: operand for operand, output in params["aliases"]}
     wanted = [
-        places[Operand(written[index]) if index in written else Output(index)]
+        places[(Operand, written[index]) if index in written else (Output, index)]
         for index in range(len(out_shape.items))
     ]
     return portable.execute(ttir, configuration.grid, values, wanted, kernel=source.name)
@@ -69,24 +70,29 @@ def _values(
     arguments: Sequence[Tree],
     operands: Sequence[jax.Array],
     out_shape: OutShape,
-) -> tuple[list[Any], dict[Operand | Output, int]]:
+) -> tuple[list[Any], dict[tuple[type, int], int]]:
     """The values of the IR function's parameters, and where each array stands among them."""
     leaves = leaves_by_path(arguments)
     values: list[Any] = []
-    places: dict[Operand | Output, int] = {}
+    places: dict[tuple[type, int], int] = {}
     for path, kind in specialization.leaf_types():
         if kind == "constexpr":
             continue
         leaf = leaves[path]
-        if isinstance(leaf, Operand):
-            places[leaf] = len(values)
-            values.append(operands[leaf.index])
-        elif isinstance(leaf, Output):
-            shape = out_shape.shapes[leaf.index]
-            places[leaf] = len(values)
-            values.append(jnp.zeros(shape.shape, shape.dtype))
-        else:
+        if isinstance(leaf, Static):
             values.append(_scalar(kind, leaf.value))
+            continue
+        places[type(leaf), leaf.index] = len(values)
+        if isinstance(leaf, Operand):
+            values.append(operands[leaf.index])
+        else:
+            shape = out_shape.shapes[leaf.index]
+            values.append(jnp.zeros(shape.shape, shape.dtype))
+        if leaf.view is not None:
+            source = specialization.source
+            name = coordinate_text((source.function.params[path[0]].name, *path[1:]))
+            numbers = decomposed(leaf.view, kernel=source.name, parameter=name)
+            values += [_scalar(kind, number) for kind, number in numbers]
     return values, places
 
 

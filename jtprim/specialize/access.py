@@ -13,6 +13,7 @@ from typing import Any
 
 from jtprim.arguments import Path
 from jtprim.specialize.binder import Specialization
+from jtprim.specialize.descriptors import decomposed_paths
 from jtprim.specialize.reader import Block, Module, Operation, Region, Variable, read
 from jtprim.specialize.ttir import kernel_ttir
 
@@ -68,8 +69,8 @@ def written_paths(specialization: Specialization, options: tuple[tuple[str, Any]
       triton.CompilationError: the frontend's own error.
     """
     access = kernel_access(read(kernel_ttir(specialization, options)))
-    pointers = [path for path, kind in specialization.leaf_types() if kind != "constexpr"]
-    return frozenset(pointers[position] for position in access.writes)
+    paths = list(decomposed_paths(specialization))
+    return frozenset(paths[position] for position in access.writes)
 
 
 _Origins = frozenset[int]

@@ -1,8 +1,7 @@
 """Specialization: what Triton derives from a launch's arguments, through Triton's own binder.
 
 Triton generates a binder from each kernel's signature (`create_function_from_signature`). It is built
-once per kernel and backend, and given stand-ins for arrays: objects with a dtype, a 16-byte aligned
-address and a size in bytes.
+once per kernel and backend, and given stand-ins for arrays and descriptors.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 from triton._utils import find_paths_if, get_iterable_path
 from triton.backends.compiler import BaseBackend, GPUTarget
 from triton.compiler import make_backend
@@ -23,31 +21,7 @@ from jtprim import compat
 from jtprim.arguments import Branch, Leaf, Operand, Output, Path, Static, Tree, map_tree
 from jtprim.errors import LaunchTypeError
 from jtprim.specialize.kernel import KernelSource, PerFunction, cache_key
-
-# XLA aligns every buffer of the GPU platforms at least so; Triton asks for divisibility by 16.
-ALIGNMENT_BYTES = 16
-
-
-@dataclass(frozen=True)
-class ArrayStandIn:
-    """What Triton's binder asks of a tensor."""
-
-    dtype: str
-    size_bytes: int
-
-    def data_ptr(self) -> int:
-        """An address in bytes; its divisibility is all that Triton looks at."""
-        return ALIGNMENT_BYTES
-
-    def ptr_range(self) -> int:
-        """The tensor's span in bytes, which AMD's buffer operations limit to 2 GiB."""
-        return self.size_bytes
-
-
-def stand_in(array: Any) -> ArrayStandIn:
-    """The stand-in of anything with a shape and a dtype."""
-    size = int(np.prod(array.shape, dtype=np.int64))
-    return ArrayStandIn(str(array.dtype), size * np.dtype(array.dtype).itemsize)
+from jtprim.specialize.stand_ins import stand_in
 
 
 @dataclass(frozen=True)
@@ -168,9 +142,9 @@ def specialize_arguments(
 
     def value(leaf: Leaf) -> Any:
         if isinstance(leaf, Operand):
-            return stand_in(operands[leaf.index])
+            return stand_in(operands[leaf.index], leaf.view)
         if isinstance(leaf, Output):
-            return stand_in(outputs[leaf.index])
+            return stand_in(outputs[leaf.index], leaf.view)
         return leaf.value
 
     values = {

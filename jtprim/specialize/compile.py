@@ -44,6 +44,8 @@ class Binary:
       num_ctas: thread blocks in one program's cluster.
       shared_bytes: dynamic shared memory of one thread block.
       scratch_bytes, scratch_alignment_bytes: global scratch memory of one program.
+      descriptors: what the compiler says of each TMA descriptor that the kernel takes, in order; nothing
+        where it takes pointers in their place.
       image: the cubin or hsaco.
       asm: text by stage: ``ttir``, ``ttgir``, ``llir``, ``ptx`` or ``amdgcn``.
       digest: identifies `image` and the launch's other numbers.
@@ -59,6 +61,7 @@ class Binary:
     image: bytes = field(repr=False)
     asm: Mapping[str, str] = field(repr=False)
     digest: str
+    descriptors: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def num_threads(self) -> int:
@@ -242,6 +245,7 @@ def _compile(adapter: Adapter, options: Any, target: GPUTarget) -> Binary:
         image=image,
         asm={stage: compiled.asm[stage] for stage in _TEXT_STAGES if stage in compiled.asm},
         digest=digest,
+        descriptors=tuple(getattr(metadata, "tensordesc_meta", None) or ()),
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from triton.runtime.autotuner import Autotuner, Config, Heuristics
 from triton.runtime.jit import JITFunction
 
+from jtprim.arguments import NormalCoordinate, coordinate_text, is_namedtuple
+from jtprim.descriptors import TensorDescriptor
 from jtprim.errors import LaunchValueError, UnsupportedError
 from jtprim.specialize.kernel import Kernel, kernel_name
 
@@ -19,13 +21,15 @@ class Chosen:
 
     Attributes:
       keywords: what it sets: kernel parameters and compile options alike.
-      zeroed: parameters whose arrays a configuration's own hook zeroes before every launch.
-      reset: parameters whose arrays are zeroed before each run while tuning.
+      zeroed: coordinates of arrays that a configuration's own hook zeroes before every launch.
+      reset: coordinates of arrays that are zeroed before each run while tuning.
+      block_shapes: block shapes that a configuration's own hook sets on tensor descriptors, by coordinate.
     """
 
     keywords: dict[str, Any]
-    zeroed: frozenset[str] = frozenset()
-    reset: frozenset[str] = frozenset()
+    zeroed: frozenset[NormalCoordinate] = frozenset()
+    reset: frozenset[NormalCoordinate] = frozenset()
+    block_shapes: Mapping[NormalCoordinate, tuple[int, ...]] = field(default_factory=dict)
 
 
 def configured_names(kernel: Kernel) -> set[str]:
@@ -86,8 +90,13 @@ def _with_config(
 ) -> Chosen:
     keywords = {name: value for name, value in config.all_kwargs().items() if name not in pinned}
     keywords = {**state.keywords, **keywords}
-    zeroed, reset = _run_hooks(tuner, config, {**arguments, **pinned, **keywords}, kernel=kernel)
-    return Chosen(keywords, state.zeroed | zeroed, state.reset | reset)
+    seen = _run_hooks(tuner, config, {**arguments, **pinned, **keywords}, kernel=kernel)
+    return Chosen(
+        keywords,
+        state.zeroed | seen.zeroed,
+        state.reset | seen.reset,
+        {**state.block_shapes, **seen.block_shapes},
+    )
 
 
 # --- Hooks -------------------------------------------------------------------------------------
@@ -96,30 +105,69 @@ def _with_config(
 class HookArray:
     """What a hook sees of an array: its shape and dtype, and `zero_`, which zeroes it before the launch."""
 
-    def __init__(self, name: str, array: Any, kernel: str, zeroed: set[str]):
+    def __init__(self, coordinate: NormalCoordinate, array: Any, kernel: str, zeroed: set[NormalCoordinate]):
         self.shape, self.dtype = array.shape, array.dtype
-        self._name, self._kernel, self._zeroed = name, kernel, zeroed
+        self._coordinate, self._kernel, self._zeroed = coordinate, kernel, zeroed
 
     def zero_(self) -> HookArray:
-        self._zeroed.add(self._name)
+        self._zeroed.add(self._coordinate)
         return self
 
     def __getattr__(self, attribute: str) -> Any:
         raise UnsupportedError(
-            f"a hook of its autotuner uses {self._name}.{attribute}; inside a JAX program an array has no "
-            "memory that a hook could reach, so it may call zero_() and look at shape and dtype.",
+            f"a hook of its autotuner uses {coordinate_text(self._coordinate)}.{attribute}; inside a JAX "
+            "program an array has no memory that a hook could reach, so it may call zero_() and look at "
+            "shape and dtype.",
             kernel=self._kernel,
-            parameter=self._name,
+            parameter=self._coordinate[0],
         )
 
 
-def _run_hooks(
-    tuner: Autotuner, config: Config, arguments: Mapping[str, Any], *, kernel: str
-) -> tuple[frozenset[str], frozenset[str]]:
-    """Runs the hooks that come before a launch, on stand-ins.
+class HookDescriptor:
+    """What a hook sees of a tensor descriptor: all that it is, its base a `HookArray`.
 
-    Returns:
-      The parameters that the configuration's hook zeroes, and those that are zeroed for tuning alone.
+    A hook sets `block_shape`, for the configuration whose hook it is.
+    """
+
+    _coordinate: NormalCoordinate
+    _kernel: str
+    _block_shapes: dict[NormalCoordinate, tuple[int, ...]]
+
+    def __init__(
+        self,
+        coordinate: NormalCoordinate,
+        descriptor: TensorDescriptor,
+        kernel: str,
+        zeroed: set[NormalCoordinate],
+        block_shapes: dict[NormalCoordinate, tuple[int, ...]],
+    ):
+        vars(self).update({f.name: getattr(descriptor, f.name) for f in fields(descriptor)})
+        vars(self)["base"] = HookArray(coordinate, descriptor.base, kernel, zeroed)
+        vars(self).update(_coordinate=coordinate, _kernel=kernel, _block_shapes=block_shapes)
+
+    def __setattr__(self, attribute: str, value: Any) -> None:
+        if attribute != "block_shape":
+            raise UnsupportedError(
+                f"a hook of its autotuner sets {coordinate_text(self._coordinate)}.{attribute}; of a tensor "
+                "descriptor it may set block_shape.",
+                kernel=self._kernel,
+                parameter=self._coordinate[0],
+            )
+        vars(self)["block_shape"] = value
+        self._block_shapes[self._coordinate] = tuple(map(int, value))
+
+
+@dataclass
+class _Seen:
+    """What hooks did to their stand-ins."""
+
+    zeroed: set[NormalCoordinate] = field(default_factory=set)
+    reset: set[NormalCoordinate] = field(default_factory=set)
+    block_shapes: dict[NormalCoordinate, tuple[int, ...]] = field(default_factory=dict)
+
+
+def _run_hooks(tuner: Autotuner, config: Config, arguments: Mapping[str, Any], *, kernel: str) -> _Seen:
+    """Runs the hooks that come before a launch, on stand-ins.
 
     `restore_value` needs nothing: what an array held before tuning is kept by JAX's immutability, and
     the GPU runtime saves and restores in-outs between the runs that it times.
@@ -130,22 +178,28 @@ def _run_hooks(
             "program has no such moment. Do what the hook does in the program.",
             kernel=kernel,
         )
+    seen = _Seen()
 
-    def stand_ins(zeroed: set[str]) -> dict[str, Any]:
-        return {
-            name: HookArray(name, value, kernel, zeroed) if is_shaped(value) else value
-            for name, value in arguments.items()
-        }
+    def stand_in(value: Any, coordinate: NormalCoordinate, zeroed: set[NormalCoordinate]) -> Any:
+        if isinstance(value, TensorDescriptor):
+            return HookDescriptor(coordinate, value, kernel, zeroed, seen.block_shapes)
+        if is_shaped(value):
+            return HookArray(coordinate, value, kernel, zeroed)
+        if isinstance(value, (tuple, list)):
+            children = [stand_in(child, (*coordinate, i), zeroed) for i, child in enumerate(value)]
+            return type(value)(*children) if is_namedtuple(value) else type(value)(children)
+        return value
 
-    zeroed: set[str] = set()
-    reset: set[str] = set()
+    def stand_ins(zeroed: set[NormalCoordinate]) -> dict[str, Any]:
+        return {name: stand_in(value, (name,), zeroed) for name, value in arguments.items()}
+
     if tuner.user_defined_pre_hook:
-        tuner.pre_hook(stand_ins(reset))
+        tuner.pre_hook(stand_ins(seen.reset))
     else:
-        reset.update(tuner.reset_to_zero)
+        seen.reset.update((name,) for name in tuner.reset_to_zero)
     if config.pre_hook is not None:
-        config.pre_hook(stand_ins(zeroed))
-    return frozenset(zeroed), frozenset(reset)
+        config.pre_hook(stand_ins(seen.zeroed))
+    return seen
 
 
 def is_shaped(value: Any) -> bool:

@@ -1,0 +1,71 @@
+"""`TensorDescriptor`: an array that a kernel gets as a tensor descriptor (TMA) in place of a pointer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+
+@dataclass
+class TensorDescriptor:
+    """An argument that the kernel gets as a tensor descriptor, made on the host.
+
+    Stands for Triton's own `triton.tools.tensor_descriptor.TensorDescriptor`, and for Gluon's, around a JAX
+    array. On NVIDIA GPUs from Hopper on the runtime makes a TMA descriptor of it; elsewhere Triton
+    rewrites the kernel to work with pointers. A pytree whose one leaf is `base`.
+
+    Attributes:
+      base: the array behind it. A `jax.ShapeDtypeStruct` makes it an output, which the kernel writes
+        through the descriptor.
+      shape: of the tensor, in elements, outermost axis first; up to five axes.
+      strides: in elements; the last is 1, the others are multiples of 16 bytes.
+      block_shape: of what one load or store moves, in elements; powers of two. An autotuner's hook may
+        set it for each configuration.
+      layout: of the block in shared memory, for a Gluon kernel (``NVMMASharedLayout``).
+      padding: what is read out of bounds: ``"zero"``, or ``"nan"`` for floating-point arrays.
+      round_f32_to_tf32: whether float32 is rounded to TF32 as it is loaded.
+    """
+
+    base: Any
+    shape: Sequence[int]
+    strides: Sequence[int]
+    block_shape: Sequence[int]
+    layout: Any = None
+    padding: str = "zero"
+    round_f32_to_tf32: bool = False
+
+    @classmethod
+    def from_array(
+        cls,
+        array: Any,
+        block_shape: Sequence[int],
+        layout: Any = None,
+        padding: str = "zero",
+        round_f32_to_tf32: bool = False,
+    ) -> TensorDescriptor:
+        """The descriptor of a whole array, or of an output of a `jax.ShapeDtypeStruct`."""
+        strides = strides_from_shape(array.shape)
+        return cls(array, tuple(array.shape), strides, block_shape, layout, padding, round_f32_to_tf32)
+
+    # As it is called in Triton.
+    from_tensor = from_array
+
+
+def strides_from_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides, in elements, of a row-major array of `shape`: what JAX's arrays have.
+
+    >>> strides_from_shape((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+jax.tree_util.register_dataclass(
+    TensorDescriptor,
+    data_fields=["base"],
+    meta_fields=["shape", "strides", "block_shape", "layout", "padding", "round_f32_to_tf32"],
+)
