@@ -1,5 +1,7 @@
 """Triton kernels that several tests launch."""
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -75,3 +77,40 @@ def count(out_ptr, x_ptr, n, BLOCK: tl.constexpr):
 def takes_anything(x_ptr, a, b, c, out_ptr, K: tl.constexpr, d=None, e=3):
     """For specialization: compiles to little, whatever the scalars are."""
     tl.store(out_ptr, tl.load(x_ptr))
+
+
+@triton.jit
+def load_tile(x_desc, out_ptr, row, column, M: tl.constexpr, N: tl.constexpr):
+    tile = x_desc.load([row, column])
+    offsets = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(out_ptr + offsets, tile)
+
+
+@triton.jit
+def copy_tiles(x_desc, out_desc, M: tl.constexpr, N: tl.constexpr):
+    row, column = tl.program_id(0) * M, tl.program_id(1) * N
+    out_desc.store([row, column], x_desc.load([row, column]))
+
+
+@triton.jit
+def copy_tiles_of_a_pair(pair, M: tl.constexpr, N: tl.constexpr):
+    row, column = tl.program_id(0) * M, tl.program_id(1) * N
+    pair[1].store([row, column], pair[0].load([row, column]))
+
+
+class Ends(NamedTuple):
+    out: object
+    x: object
+
+
+class Work(NamedTuple):
+    ends: Ends
+    scale: object
+
+
+@triton.jit
+def scale_by_fields(work, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(work.ends.x + offsets, mask=mask)
+    tl.store(work.ends.out + offsets, x * work.scale, mask=mask)

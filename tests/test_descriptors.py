@@ -15,27 +15,9 @@ import jtprim as jt
 from jtprim import compat
 from jtprim.errors import LaunchTypeError, LaunchValueError, UnsupportedError
 from jtprim.lowering import payload
+from tests.kernels import copy_tiles, copy_tiles_of_a_pair, load_tile
 
 X = jnp.arange(64 * 48, dtype=jnp.float32).reshape(64, 48)
-
-
-@triton.jit
-def load_tile(x_desc, out_ptr, row, column, M: tl.constexpr, N: tl.constexpr):
-    tile = x_desc.load([row, column])
-    offsets = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
-    tl.store(out_ptr + offsets, tile)
-
-
-@triton.jit
-def copy_tiles(x_desc, out_desc, M: tl.constexpr, N: tl.constexpr):
-    row, column = tl.program_id(0) * M, tl.program_id(1) * N
-    out_desc.store([row, column], x_desc.load([row, column]))
-
-
-@triton.jit
-def copy_tiles_of_a_pair(pair, M: tl.constexpr, N: tl.constexpr):
-    row, column = tl.program_id(0) * M, tl.program_id(1) * N
-    pair[1].store([row, column], pair[0].load([row, column]))
 
 
 def tile(x, row, column, m=16, n=16, padding="zero", **kwargs):

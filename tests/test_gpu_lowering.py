@@ -20,11 +20,14 @@ from jtprim.lowering.cubin import without_ptx_text
 from jtprim.lowering.gpu import scalar_parameter
 from tests import kernels, strategies
 from tests.kernels import (
+    Ends,
+    Work,
     add,
     add_pair,
     count,
     double_into_first,
     pair_of_in_and_out,
+    scale_by_fields,
     sum_and_difference,
     takes_anything,
 )
@@ -305,17 +308,17 @@ def test_a_tuple_of_inputs_is_passed_as_it_is(platform):
     assert one.parameters == (ARRAY, ARRAY, ARRAY, payload.ScalarParameter("i32", 100))
 
 
-def test_a_mixed_namedtuple_in_another_order_is_refused():
-    from typing import NamedTuple
-
-    class Pair(NamedTuple):
-        out: object
-        x: object
-
-    with pytest.raises(UnsupportedError, match="pair_of_in_and_out: holds inputs and outputs in one Pair"):
-        inspect(
-            pair_of_in_and_out, Pair(None, X), n=1, BLOCK=32, out_shape={("pair", 0): X}, platform="cuda:90"
-        )
+@pytest.mark.parametrize("platform", GPUS)
+@pytest.mark.parametrize("scale", [3.0, 1, 2])
+def test_a_mixed_namedtuple_in_another_order_keeps_its_fields(platform, scale):
+    launch = lambda x: jt.kernel(scale_by_fields)[4](
+        Work(Ends(None, x), scale), n=100, BLOCK=32, out_shape={("work", 0, 0): x}
+    )
+    np.testing.assert_array_equal(launch(X), X * scale)
+    [one] = jt.inspect(launch, X, platform=platform).kernels
+    number = {3.0: ("f32", 3.0), 1: None, 2: ("i32", 2)}[scale]
+    scalars = [payload.ScalarParameter(*given) for given in (number, ("i32", 100)) if given]
+    assert sorted(map(repr, one.parameters)) == sorted(map(repr, [ARRAY, ARRAY, *scalars]))
 
 
 def test_a_compile_error_behind_an_adapter_shows_the_kernels_own_line():

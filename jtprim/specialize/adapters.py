@@ -19,7 +19,6 @@ from triton import language as tl
 from triton.runtime.jit import JITFunction
 
 from jtprim.arguments import Branch, Leaf, Operand, Output, Path, Tree, leaves
-from jtprim.errors import UnsupportedError
 from jtprim.specialize.binder import Specialization
 from jtprim.specialize.kernel import KernelSource
 
@@ -62,10 +61,10 @@ def adapt(source: KernelSource, arguments: Sequence[Tree], specialization: Speci
         return unadapted(source, specialization)
     pieces: list[tuple[Path, Tree]] = []
     for index, tree in enumerate(arguments):
-        pieces += _pieces(source, tree, (index,))
+        pieces += _pieces(tree, (index,))
     order = sorted(pieces, key=lambda piece: _holds(piece[1], Output))  # a stable sort
     paths = tuple(path for path, _ in order)
-    function = _jit(source, _source_text(source, arguments, paths))
+    function = _jit(source, *_source_text(source, arguments, paths))
     return Adapter(function, _permute(specialization, paths), paths)
 
 
@@ -73,18 +72,11 @@ def _holds(tree: Tree, kind: type[Leaf]) -> bool:
     return any(isinstance(leaf, kind) for leaf in leaves(tree))
 
 
-def _pieces(source: KernelSource, tree: Tree, path: Path) -> list[tuple[Path, Tree]]:
+def _pieces(tree: Tree, path: Path) -> list[tuple[Path, Tree]]:
     """The largest parts of an argument that hold no inputs beside outputs, with their paths."""
     if not (isinstance(tree, Branch) and _holds(tree, Output) and _holds(tree, Operand)):
         return [(path, tree)]
-    if tree.type is not tuple:
-        raise UnsupportedError(
-            f"holds inputs and outputs in one {tree.type.__name__} and needs them in another order than "
-            "the GPU runtime's; pass them as separate parameters, or as a plain tuple.",
-            kernel=source.name,
-            parameter=source.function.params[path[0]].name,
-        )
-    return [piece for i, child in enumerate(tree.children) for piece in _pieces(source, child, (*path, i))]
+    return [piece for i, child in enumerate(tree.children) for piece in _pieces(child, (*path, i))]
 
 
 def _permute(specialization: Specialization, paths: Sequence[Path]) -> Specialization:
@@ -112,8 +104,12 @@ def _name(specialization: Specialization, path: Path) -> str:
     return "__".join([specialization.signature[path[0]][0], *map(str, path[1:])])
 
 
-def _source_text(source: KernelSource, arguments: Sequence[Tree], paths: Sequence[Path]) -> str:
+def _source_text(
+    source: KernelSource, arguments: Sequence[Tree], paths: Sequence[Path]
+) -> tuple[str, tuple[type, ...]]:
+    """The text of an adapter, and the NamedTuples in it, which it calls ``type0__``, ``type1__``, ..."""
     parameters = source.function.params
+    types: list[type] = []
 
     def name(path: Path) -> str:
         return "__".join([parameters[path[0]].name, *map(str, path[1:])])
@@ -123,24 +119,29 @@ def _source_text(source: KernelSource, arguments: Sequence[Tree], paths: Sequenc
             return name(path)
         assert isinstance(tree, Branch)
         items = [expression(child, (*path, i)) for i, child in enumerate(tree.children)]
-        return f"({', '.join(items)},)"
+        if tree.type is tuple:
+            return f"({', '.join(items)},)"
+        types.append(tree.type)
+        return f"type{len(types) - 1}__({', '.join(items)})"
 
     declared = [name(path) + (": tl.constexpr" if parameters[path[0]].is_constexpr else "") for path in paths]
     passed = [
         f"{parameter.name}={expression(tree, (index,))}"
         for index, (parameter, tree) in enumerate(zip(parameters, arguments, strict=True))
     ]
-    return f"def {source.name}({', '.join(declared)}):\n    kernel__({', '.join(passed)})\n"
+    text = f"def {source.name}({', '.join(declared)}):\n    kernel__({', '.join(passed)})\n"
+    return text, tuple(types)
 
 
 @functools.lru_cache(maxsize=1024)
-def _jit(source: KernelSource, text: str) -> JITFunction:
+def _jit(source: KernelSource, text: str, types: tuple[type, ...]) -> JITFunction:
     # The name holds the kernel's key: `linecache` is one for the process, and Triton's disk cache and
     # JAX's compilation cache need the same name in every process.
     digest = hashlib.sha256(f"{source.key}\n{text}".encode()).hexdigest()
     filename = f"<jtprim adapter of {source.name} {digest[:16]}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     namespace = {"tl": tl, "kernel__": source.compilable(), "__name__": source.function.__module__}
+    namespace |= {f"type{index}__": one for index, one in enumerate(types)}
     exec(compile(text, filename, "exec"), namespace)
     function = namespace[source.name]
     if source.function.is_gluon():
