@@ -31,6 +31,7 @@ from jtprim.specialize.kernel import (
     kernel_parameters,
     kernel_source,
 )
+from jtprim.specialize.preload import preload
 from jtprim.specialize.target import (
     TargetLike,
     environment_targets,
@@ -117,6 +118,23 @@ class Kernel:
                 kernel=self.__name__,
             )
         return named[0]
+
+    def preload(self, specialization_data: str) -> Binary:
+        """Compiles a specialization that Triton's own launcher recorded, as `JITFunction.preload` does.
+
+        Needs no GPU: the record names its target. A launch that specializes alike then compiles nothing.
+
+        Args:
+          specialization_data: the JSON text that Triton passes to ``knobs.runtime.jit_cache_hook``.
+
+        Returns:
+          The compiled kernel.
+
+        Raises:
+          LaunchValueError: the text is no such record, or another kernel's.
+          triton.CompilationError: the kernel's source is at fault.
+        """
+        return preload(kernel_source(self.fn), specialization_data)
 
     def cache_info(self) -> CacheInfo:
         """What is kept in memory for this kernel."""

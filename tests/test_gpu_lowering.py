@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,10 @@ from hypothesis import given, settings
 import jtprim as jt
 from jtprim import compat
 from jtprim.errors import LaunchValueError, OutOfSharedMemoryError, UnsupportedError
-from jtprim.lowering import payload
+from jtprim.lowering import gpu, payload
 from jtprim.lowering.cubin import without_ptx_text
 from jtprim.lowering.gpu import scalar_parameter
+from jtprim.specialize.kernel import kernel_source
 from tests import kernels, strategies
 from tests.kernels import (
     Ends,
@@ -205,6 +207,27 @@ def test_configurations_that_cannot_run_are_left_out_with_a_log_line(caplog):
     assert [one.configuration.split("BLOCK=")[1][:2] for one in found.kernels] == ["32", "16"]
     assert "leaving out configuration (grid=(1,), BLOCK=256" in caplog.text
     assert "BLOCK=64" in caplog.text
+
+
+def test_progress_shows_when_configurations_take_long_to_compile(caplog, monkeypatch):
+    first, release = threading.Event(), threading.Event()
+
+    def compile(candidate):
+        if candidate == "slow":
+            first.set()
+            assert release.wait(60)
+        return candidate
+
+    def releases(record):
+        if first.is_set() and "compiled 1 of 2" in record.getMessage():
+            release.set()
+        return True
+
+    monkeypatch.setattr(gpu, "_PROGRESS_SECONDS", 0.01)
+    monkeypatch.setattr(gpu._log, "filters", [releases])
+    calls = gpu._compile_candidates(kernel_source(add), ["quick", "slow"], compile)
+    assert calls == [("quick", "quick"), ("slow", "slow")]
+    assert "add: compiled 1 of 2 configurations" in caplog.messages
 
 
 def test_a_single_configuration_that_is_left_is_not_tuned():

@@ -42,6 +42,9 @@ _log = logging.getLogger(__name__)
 
 CALL_TARGET = "triton_kernel_call_ffi"
 
+# How often the log says how many configurations are compiled.
+_PROGRESS_SECONDS = 5.0
+
 # CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 of the CUDA driver's `CUtensorMapDataType`.
 _TMA_FLOAT32_AS_TF32 = 11
 
@@ -179,13 +182,16 @@ def _compile_candidates(
 ) -> list[tuple[payload.KernelCall, Configuration]]:
     """The calls of all configurations that compile; several are compiled on threads.
 
-    As Triton's autotuner does, a configuration that fails an assertion at compile time, that the
+    Progress is logged, as a warning so that it is seen, when that takes long. As Triton's autotuner does, a configuration that fails an assertion at compile time, that the
     assembler refuses, or that needs too much shared memory is left out with a line in the log.
     """
     if len(candidates) == 1:
         return [(compile(candidates[0]), candidates[0])]
     with concurrent.futures.ThreadPoolExecutor(min(len(candidates), os.cpu_count() or 1)) as pool:
         futures = [pool.submit(compile, candidate) for candidate in candidates]
+        while waiting := concurrent.futures.wait(futures, timeout=_PROGRESS_SECONDS).not_done:
+            done = len(futures) - len(waiting)
+            _log.warning("%s: compiled %d of %d configurations", source.name, done, len(futures))
     calls, failures = [], []
     for candidate, future in zip(candidates, futures, strict=True):
         try:
