@@ -182,8 +182,9 @@ def _compile_candidates(
 ) -> list[tuple[payload.KernelCall, Configuration]]:
     """The calls of all configurations that compile; several are compiled on threads.
 
-    Progress is logged, as a warning so that it is seen, when that takes long. As Triton's autotuner does, a configuration that fails an assertion at compile time, that the
-    assembler refuses, or that needs too much shared memory is left out with a line in the log.
+    Progress is logged, as a warning so that it is seen, when that takes long. As Triton's autotuner
+    does, a configuration that fails an assertion at compile time, that the assembler refuses, or that
+    needs too much shared memory is left out with a line in the log.
     """
     if len(candidates) == 1:
         return [(compile(candidates[0]), candidates[0])]
