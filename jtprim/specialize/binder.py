@@ -34,7 +34,8 @@ class Specialization:
       constexprs: value of each constexpr by its path: the parameter's position, then positions inside
         tuples. Integers equal to 1 and None are among them.
       attributes: attributes of other parameters by path, as Triton names them
-        (``(("tt.divisibility", 16),)``).
+        (``(("tt.divisibility", 16),)``); empty where Triton looked and found none, which its disk cache
+        tells apart from not looking.
       source: the kernel.
     """
 
@@ -115,9 +116,9 @@ def specialize_values(source: KernelSource, values: Mapping[str, Any], target: G
     keys = ["" if kind == "constexpr" else key for kind, key in specialization]
     constexpr_paths = {path for path, _ in constexprs}
     attributes = tuple(
-        (path, tuple((name, value) for name, value in parsed))
+        (path, tuple((name, value) for name, value in backend.parse_attr(get_iterable_path(keys, path))))
         for path in find_paths_if(keys, lambda _, key: isinstance(key, str))
-        if path not in constexpr_paths and (parsed := backend.parse_attr(get_iterable_path(keys, path)))
+        if path not in constexpr_paths
     )
     return Specialization(tuple(zip(names, types, strict=True)), constexprs, attributes, source)
 

@@ -48,7 +48,7 @@ class Binary:
         where it takes pointers in their place.
       image: the cubin or hsaco.
       asm: text by stage: ``ttir``, ``ttgir``, ``llir``, ``ptx`` or ``amdgcn``.
-      digest: identifies `image` and the launch's other numbers.
+      digest: identifies `image`, the launch's other numbers and the text that they were made from.
     """
 
     name: str
@@ -232,7 +232,10 @@ def _compile(adapter: Adapter, options: Any, target: GPUTarget) -> Binary:
         getattr(metadata, "global_scratch_size", 0),
         getattr(metadata, "global_scratch_align", 1),
     )
-    digest = hashlib.sha256(repr(launch).encode() + image).hexdigest()
+    asm = {stage: compiled.asm[stage] for stage in _TEXT_STAGES if stage in compiled.asm}
+    # The first text as well: two kernels may become one image, and `inspect` shows each its own source.
+    first = next(iter(asm.values()))
+    digest = hashlib.sha256(repr((launch, first)).encode() + image).hexdigest()
     name, num_warps, num_ctas, shared_bytes, scratch_bytes, scratch_alignment_bytes = launch
     return Binary(
         name=name,
@@ -243,7 +246,7 @@ def _compile(adapter: Adapter, options: Any, target: GPUTarget) -> Binary:
         scratch_bytes=scratch_bytes,
         scratch_alignment_bytes=scratch_alignment_bytes,
         image=image,
-        asm={stage: compiled.asm[stage] for stage in _TEXT_STAGES if stage in compiled.asm},
+        asm=asm,
         digest=digest,
         descriptors=tuple(getattr(metadata, "tensordesc_meta", None) or ()),
     )

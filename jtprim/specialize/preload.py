@@ -60,7 +60,7 @@ def _specialization(source: KernelSource, record: Mapping[str, Any]) -> Speciali
     return Specialization(
         signature=tuple((p.name, signature[p.name]) for p in source.function.params),
         constexprs=tuple((tuple(path), Static(_constant(value))) for path, value in constexprs),
-        attributes=tuple((tuple(path), _tuples(pairs)) for path, pairs in attributes if pairs),
+        attributes=tuple((tuple(path), _tuples(pairs)) for path, pairs in attributes),
         source=source,
     )
 
