@@ -307,7 +307,8 @@ class ArgumentBuilder:
         )
         for left in (c for c in self.declared if c[0] == name):
             raise LaunchValueError(
-                f"out_shape declares {coordinate_text(left)!r}, but the argument has no such element.",
+                f"out_shape declares {coordinate_text(left)!r}, but the argument has no such element; pass "
+                "None there.",
                 kernel=self.kernel,
                 parameter=name,
             )

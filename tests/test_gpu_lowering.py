@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ from tests.kernels import (
     Work,
     add,
     add_pair,
+    copy_by_device_descriptors,
     count,
     double_into_first,
     pair_of_in_and_out,
@@ -200,6 +202,25 @@ def tuned_product(*blocks):
     return triton.autotune([triton.Config({"BLOCK": b}, num_warps=8) for b in blocks], key=[])(product)
 
 
+def test_threads_may_launch_one_autotuned_kernel():
+    tuned = triton.autotune([triton.Config({"BLOCK": b}, num_warps=1) for b in (16, 32)], key=["n"])(add)
+    kernel = jt.kernel(tuned)
+
+    def work(n):
+        x = jnp.arange(n, dtype=jnp.float32)
+        launch = lambda x: kernel[lambda meta: triton.cdiv(n, meta["BLOCK"])](
+            x, x, n, out_shape={"out_ptr": x}
+        )
+        np.testing.assert_array_equal(launch(x), 2 * x)
+        return [(one.grid[0], one.configuration) for one in jt.inspect(launch, x, platform="cuda:90").kernels]
+
+    sizes = [33, 64, 100, 200] * 2
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        for n, found in zip(sizes, pool.map(work, sizes), strict=True):
+            assert [grid for grid, _ in found] == [triton.cdiv(n, 16), triton.cdiv(n, 32)]
+    assert [config.kwargs for config in tuned.configs] == [{"BLOCK": 16}, {"BLOCK": 32}]
+
+
 def test_configurations_that_cannot_run_are_left_out_with_a_log_line(caplog):
     caplog.set_level("INFO", logger="jtprim")
     f = lambda x: jt.kernel(tuned_product(256, 64, 32, 16))[1](x, out_shape=OUT, STAGES=4)
@@ -323,6 +344,18 @@ def test_a_tuple_of_input_and_output_is_passed_by_its_elements(platform):
         pair_of_in_and_out, pair=(None, X), n=100, BLOCK=32, out_shape={("pair", 0): X}, platform=platform
     )
     assert pointer_order(one) == ["pair__1", "pair__0"]
+
+
+@pytest.mark.parametrize("platform", GPUS)
+def test_device_descriptors_in_a_tuple_are_compiled_and_given_scratch_memory(platform):
+    x = jnp.arange(50 * 32, dtype=jnp.float32).reshape(50, 32)
+    launch = lambda x: jt.kernel(copy_by_device_descriptors)[4](
+        (x, None), rows=50, M=16, N=32, out_shape={("pair", 1): x}
+    )
+    np.testing.assert_array_equal(launch(x), x)
+    [one] = jt.inspect(launch, x, platform=platform).kernels
+    assert one.parameters == (ARRAY, ARRAY, payload.ScalarParameter("i32", 50))
+    assert (one.binary.scratch_bytes > 0) == (platform == "cuda:90")  # for the TMA descriptors
 
 
 @pytest.mark.parametrize("platform", GPUS)
