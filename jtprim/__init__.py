@@ -1,5 +1,8 @@
 """Triton and Gluon kernels inside JAX programs."""
 
+from triton import cdiv as cdiv
+from triton import next_power_of_2 as next_power_of_2
+
 from jtprim import lowering as lowering
 from jtprim.caches import clear_caches as clear_caches
 from jtprim.descriptors import TensorDescriptor as TensorDescriptor
@@ -12,6 +15,7 @@ from jtprim.launch import Kernel as Kernel
 from jtprim.launch import kernel as kernel
 from jtprim.launch import specialize as specialize
 from jtprim.launch import triton_call as triton_call
+from jtprim.lowering.gpu import CUSTOM_CALL_TARGET_NAME as CUSTOM_CALL_TARGET_NAME
 from jtprim.primitive import Configuration as Configuration
 from jtprim.primitive import CostEstimate as CostEstimate
 from jtprim.primitive import launch_parameters as launch_parameters

@@ -14,7 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 from triton.backends.compiler import GPUTarget
 
 from jtprim.lowering import payload
-from jtprim.lowering.gpu import CALL_TARGET
+from jtprim.lowering.gpu import CUSTOM_CALL_TARGET_NAME
 from jtprim.specialize.compile import Binary, find_binary, ptx_digest
 from jtprim.specialize.target import BACKENDS, forced_targets, parse_target
 
@@ -185,7 +185,7 @@ def _custom_calls(operation: Any) -> Iterator[Any]:
         for block in region:
             for inner in block:
                 if inner.operation.name == "stablehlo.custom_call" and (
-                    ir.StringAttr(inner.attributes["call_target_name"]).value == CALL_TARGET
+                    ir.StringAttr(inner.attributes["call_target_name"]).value == CUSTOM_CALL_TARGET_NAME
                 ):
                     yield inner
                 yield from _custom_calls(inner.operation)

@@ -209,12 +209,12 @@ def triton_call(*args: Any, kernel: Any, grid: GridLike, **kwargs: Any) -> Any:
         zeroed_outputs: outputs that are zero before the kernel runs: parameters, or positions among the
           declared shapes; or a function of the metaparameters that returns them.
         target: what to compile for where no GPU is at hand: ``"cuda:90"``, ``"hip:gfx942"``, a
-          `GPUTarget`, or a sequence of these.
+          `GPUTarget`, or a sequence of these. An NVIDIA target may be given as ``compute_capability=90``.
         donate: gives the in-outs of an eager launch away, as `jax.jit` does with donated arguments: the
           kernel works on their memory, and the arrays passed are deleted.
         backend_options: compile options as a mapping.
-        name, metadata (bytes; also as serialized_metadata), cost_estimate (`CostEstimate`),
-          has_side_effect: see `launch_parameters`.
+        name, metadata (bytes; also as serialized_metadata), cost_estimate (`CostEstimate`,
+          or a mapping), has_side_effect: see `launch_parameters`.
 
     Returns:
       The outputs in the order of the signature, then the in-outs; a single one bare. Of a pytree of

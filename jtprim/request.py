@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeAlias
 
 import jax
@@ -27,7 +27,7 @@ from jtprim.descriptors import TensorDescriptor
 from jtprim.errors import LaunchTypeError, LaunchValueError, did_you_mean, listing
 from jtprim.outputs import Declared, Outputs, declare_outputs, place_outputs, zeroed_indices
 from jtprim.plan import Place, Plan
-from jtprim.primitive import ArgumentBuilder, Configuration, check_grid, launch_parameters
+from jtprim.primitive import ArgumentBuilder, Configuration, CostEstimate, check_grid, launch_parameters
 from jtprim.specialize import configs
 from jtprim.specialize.access import written_paths
 from jtprim.specialize.binder import specialize_arguments
@@ -44,6 +44,7 @@ SETTINGS = (
     "input_output_aliases",
     "zeroed_outputs",
     "target",
+    "compute_capability",
     "name",
     "metadata",
     "serialized_metadata",
@@ -183,10 +184,10 @@ class Request:
             out_shape=self.placed.out_shape,
             aliases=self.placed.aliases,
             configurations=configurations,
-            target=_targets(settings.get("target")),
+            target=_targets(settings, self.name),
             name=settings.get("name"),
             metadata=_metadata(settings, self.name),
-            cost_estimate=settings.get("cost_estimate"),
+            cost_estimate=_cost_estimate(settings.get("cost_estimate"), self.name),
             has_side_effect=bool(settings.get("has_side_effect", False)),
         )
 
@@ -338,13 +339,34 @@ def positional_parameters(
     return places[: len(args)]
 
 
-def _targets(named: TargetLike | Sequence[TargetLike] | None) -> Sequence[TargetLike] | None:
+def _targets(settings: Mapping[str, Any], kernel: str) -> Sequence[TargetLike] | None:
     """The targets named on the launch; else that of the abstract mesh in context."""
+    named, capability = settings.get("target"), settings.get("compute_capability")
+    if capability is not None:
+        if named is not None:
+            raise LaunchValueError(
+                "target and compute_capability are both given; they say the same, pass target.",
+                kernel=kernel,
+            )
+        named = f"cuda:{capability}"
     if named is not None:
         return parse_targets(named)
     kind = compat.abstract_device_kind()
     target = None if kind is None else target_of_device_kind(kind)
     return None if target is None else (target,)
+
+
+def _cost_estimate(estimate: Any, kernel: str) -> CostEstimate | None:
+    """A launch's cost, which may be given as a mapping."""
+    if estimate is None or isinstance(estimate, CostEstimate):
+        return estimate
+    names = [field.name for field in fields(CostEstimate)]
+    if not isinstance(estimate, Mapping) or not set(estimate) <= set(names):
+        raise LaunchTypeError(
+            f"cost_estimate is {estimate!r}; expected a jt.CostEstimate, or a mapping with {listing(names)}.",
+            kernel=kernel,
+        )
+    return CostEstimate(**estimate)
 
 
 def _metadata(settings: Mapping[str, Any], kernel: str) -> bytes:

@@ -100,6 +100,13 @@ def test_metadata_goes_by_the_name_that_jax_triton_has_for_it_too():
     assert one == equation(add, X, X, X, 100, BLOCK=32, metadata="m")
 
 
+def test_target_and_cost_may_be_given_as_in_jax_triton():
+    cost = jt.CostEstimate(flops=3, bytes_accessed=8)
+    one = equation(add, X, X, X, 100, BLOCK=32, target="cuda:90", cost_estimate=cost)
+    cost = {"flops": 3, "bytes_accessed": 8}
+    assert one == equation(add, X, X, X, 100, BLOCK=32, compute_capability=90, cost_estimate=cost)
+
+
 @pytest.mark.parametrize("grid", [8, (8,), [8, 1], lambda meta: 8, lambda meta: (8, 1, 1), np.int32(8)])
 def test_grids_are_numbers_sequences_and_functions(grid):
     params = equation(add, X, X, n=100, BLOCK=16, out_shape=X, grid=grid)
@@ -495,6 +502,8 @@ def test_discovered_outputs_may_be_donated():
         (LaunchValueError, "zeroed_outputs names 'x_ptr', which is an in-out", lambda: launch(scale_in_place, X, 1, 1, BLOCK=32, input_output_aliases="x_ptr", zeroed_outputs="x_ptr")),
         (LaunchValueError, "zeroed_outputs has 3, which is no output; outputs are out_ptr", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, zeroed_outputs=3)),
         (LaunchValueError, "zeroed_outputs has 'y_ptr', which is no output", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, zeroed_outputs="y_ptr")),
+        (LaunchTypeError, "cost_estimate is .'flop': 3.; expected a jt.CostEstimate, or a mapping with flops", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, cost_estimate={"flop": 3})),
+        (LaunchValueError, "target and compute_capability are both given", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, target="cuda:90", compute_capability=90)),
         (LaunchTypeError, "metadata is 3; expected bytes", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, metadata=3)),
         (LaunchTypeError, "option 'extern_libs' is a set that can't be hashed", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, extern_libs={1})),
         (LaunchTypeError, "called without a grid", lambda: jt.kernel(add)(X)),

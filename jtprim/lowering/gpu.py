@@ -40,7 +40,7 @@ from jtprim.specialize.target import PORTABLE, resolve_target
 
 _log = logging.getLogger(__name__)
 
-CALL_TARGET = "triton_kernel_call_ffi"
+CUSTOM_CALL_TARGET_NAME = "triton_kernel_call_ffi"
 
 # How often the log says how many configurations are compiled.
 _PROGRESS_SECONDS = 5.0
@@ -97,7 +97,7 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
         )
     opaque = payload.encode(payload.Payload(call, params["name"], params["metadata"]))
     rule = jax.ffi.ffi_lowering(
-        CALL_TARGET,
+        CUSTOM_CALL_TARGET_NAME,
         operand_output_aliases=dict(params["aliases"]),
         has_side_effect=params["has_side_effect"],
         extra_attributes=_frontend_attributes(params["cost_estimate"]),
