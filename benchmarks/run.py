@@ -1,12 +1,13 @@
 """Runs the benchmarks of what this machine has, writes a JSON file and a plot, prints ratios.
 
-python -m benchmarks.run [--cpu | --gpu] [--out benchmarks/results]
+python -m benchmarks.run [--cpu | --gpu | --hopper] [--out benchmarks/results]
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import importlib
 import json
 import os
 import platform
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--cpu", action="store_true", help="the portable lowering, even if there is a GPU")
     where.add_argument("--gpu", action="store_true", help="launches on a GPU; an error if there is none")
+    where.add_argument("--hopper", action="store_true", help="kernels that a Hopper GPU alone can run")
     parser.add_argument(
         "--out", type=Path, default=Path("benchmarks/results"), help="folder (default: %(default)s)"
     )
@@ -39,15 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import jax
 
     on_gpu = jax.default_backend() == "gpu"
-    if given.gpu and not on_gpu:
-        print("--gpu was asked for, and JAX sees no GPU.", file=sys.stderr)
+    if (given.gpu or given.hopper) and not on_gpu:
+        print("A GPU was asked for, and JAX sees none.", file=sys.stderr)
         return 1
+    module = "hopper" if given.hopper else "gpu" if on_gpu else "portable"
     report: dict[str, Any] = {"machine": describe_machine(jax.devices()[0]), "results": []}
     print(", ".join(f"{name} {value}" for name, value in report["machine"].items() if value), flush=True)
-    path = given.out / file_name(report["machine"])
+    path = given.out / file_name(report["machine"], module)
     given.out.mkdir(parents=True, exist_ok=True)
     seconds = {} if given.seconds is None else {"seconds": given.seconds}
-    for result in results(on_gpu, seconds):
+    for result in importlib.import_module(f"benchmarks.{module}").run(**seconds):
         report["results"].append(result)
         print("\n".join(lines(result, absolute=on_gpu)), flush=True)
         path.write_text(json.dumps(report, indent=1) + "\n")  # now, in case a later one is cut off
@@ -57,14 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError:
         print("no plot: matplotlib is not installed")
     return 1 if any(result.get("failed") for result in report["results"]) else 0
-
-
-def results(on_gpu: bool, seconds: Mapping[str, float]) -> Iterator[dict[str, Any]]:
-    if on_gpu:
-        from benchmarks import gpu as benchmark
-    else:
-        from benchmarks import portable as benchmark  # type: ignore[no-redef]
-    return benchmark.run(**seconds)
 
 
 # --- The machine -------------------------------------------------------------------------------
@@ -123,10 +118,11 @@ def output(*command: str) -> str | None:
     return done.stdout.strip().split("\n")[0] or None if done.returncode == 0 else None
 
 
-def file_name(machine: Mapping[str, Any]) -> str:
-    """One file a machine and day: ``nvidia-h200-2026-01-31.json``."""
+def file_name(machine: Mapping[str, Any], module: str) -> str:
+    """One file a machine and day: ``nvidia-h200-2026-01-31.json``, ``nvidia-h200-hopper-2026-01-31.json``."""
     kind = machine["device"] if machine["platform"] == "gpu" else "cpu"
-    return f"{re.sub(r'[^a-z0-9]+', '-', kind.lower()).strip('-')}-{machine['date']}.json"
+    words = [re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-"), *(["hopper"] if module == "hopper" else [])]
+    return f"{'-'.join(words)}-{machine['date']}.json"
 
 
 # --- The report --------------------------------------------------------------------------------
