@@ -28,6 +28,7 @@ from benchmarks.timing import Candidate, measure, summarize, summarize_single
 from examples import functions
 from examples.demo import relative_error
 
+WITHOUT_NATIVE = ""
 try:
     from benchmarks import native
 except ImportError as error:  # no PyTorch

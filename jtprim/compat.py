@@ -31,9 +31,9 @@ def _version(text: str) -> tuple[int, ...]:
 # schema inside 0.10's plugins lacks the field.
 HAS_MODULE_IMAGE: bool = _version(jaxlib.version.__version__) >= (0, 11)
 
-# It makes TMA descriptors (`tensor_descriptor`) and allocates global scratch memory
-# (`global_scratch_size`) from 0.11.1 on; before, it passes over the fields.
-HAS_DESCRIPTORS_AND_SCRATCH: bool = _version(jaxlib.version.__version__) >= (0, 11, 1)
+# It makes TMA descriptors (`TritonKernelCall.Parameter.tensor_descriptor`) from 0.11.1 on; before, it
+# passes over the field.
+HAS_TENSOR_DESCRIPTORS: bool = _version(jaxlib.version.__version__) >= (0, 11, 1)
 
 
 # --- JAX: effects, printing, devices ----------------------------------------------------------

@@ -18,6 +18,9 @@ class TensorDescriptor:
     array. On NVIDIA GPUs from Hopper on the runtime makes a TMA descriptor of it; elsewhere Triton
     rewrites the kernel to work with pointers. A pytree whose one leaf is `base`.
 
+    What a kernel loads or stores through TMA has to start, along the last axis, at a multiple of 16 bytes:
+    the hardware takes anything else for an illegal instruction.
+
     Attributes:
       base: the array behind it. A `jax.ShapeDtypeStruct` makes it an output, which the kernel writes
         through the descriptor.

@@ -127,3 +127,15 @@ def copy_by_device_descriptors(pair, rows, M: tl.constexpr, N: tl.constexpr):
     source = tl.make_tensor_descriptor(pair[0], shape=[rows, N], strides=[N, 1], block_shape=[M, N])
     target = tl.make_tensor_descriptor(pair[1], shape=[rows, N], strides=[N, 1], block_shape=[M, N])
     copy_through((source, target), tl.program_id(0) * M)
+
+
+@triton.jit
+def add_tiles_into(total_ptr, x_ptr, out_ptr, rows, M: tl.constexpr, N: tl.constexpr):
+    """Adds x to `total` in place, and writes the sum to `out` as well, through descriptors of its own."""
+    row = tl.program_id(0) * M
+    total = tl.make_tensor_descriptor(total_ptr, shape=[rows, N], strides=[N, 1], block_shape=[M, N])
+    x = tl.make_tensor_descriptor(x_ptr, shape=[rows, N], strides=[N, 1], block_shape=[M, N])
+    out = tl.make_tensor_descriptor(out_ptr, shape=[rows, N], strides=[N, 1], block_shape=[M, N])
+    tile = total.load([row, 0]) + x.load([row, 0])
+    total.store([row, 0], tile)
+    out.store([row, 0], tile)

@@ -45,7 +45,6 @@ def tensor_descriptor_parameters(draw):
 
 @st.composite
 def compiled_kernels(draw):
-    scratch_bytes = draw(u32)
     return payload.Kernel(
         name=draw(st.text()),
         num_warps=draw(u32),
@@ -56,8 +55,6 @@ def compiled_kernels(draw):
             | st.builds(payload.ModuleImage, object_file=st.binary(), digest=st.text())
         ),
         compute_capability=draw(u32),
-        scratch_bytes=scratch_bytes,
-        scratch_alignment_bytes=draw(u32) if scratch_bytes else 1,
     )
 
 

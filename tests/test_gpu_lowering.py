@@ -1,5 +1,7 @@
 """The custom calls for NVIDIA and AMD GPUs, lowered on this machine and decoded."""
 
+import functools
+import re
 import subprocess
 import sys
 import textwrap
@@ -27,6 +29,7 @@ from tests.kernels import (
     Work,
     add,
     add_pair,
+    add_tiles_into,
     copy_by_device_descriptors,
     count,
     double_into_first,
@@ -246,8 +249,7 @@ def test_progress_shows_when_configurations_take_long_to_compile(caplog, monkeyp
 
     monkeypatch.setattr(gpu, "_PROGRESS_SECONDS", 0.01)
     monkeypatch.setattr(gpu._log, "filters", [releases])
-    calls = gpu._compile_candidates(kernel_source(add), ["quick", "slow"], compile)
-    assert calls == [("quick", "quick"), ("slow", "slow")]
+    assert gpu._compile_candidates(kernel_source(add), ["quick", "slow"], compile) == ["quick", "slow"]
     assert "add: compiled 1 of 2 configurations" in caplog.messages
 
 
@@ -347,15 +349,14 @@ def test_a_tuple_of_input_and_output_is_passed_by_its_elements(platform):
 
 
 @pytest.mark.parametrize("platform", GPUS)
-def test_device_descriptors_in_a_tuple_are_compiled_and_given_scratch_memory(platform):
+def test_device_descriptors_in_a_tuple_are_compiled(platform):
     x = jnp.arange(50 * 32, dtype=jnp.float32).reshape(50, 32)
     launch = lambda x: jt.kernel(copy_by_device_descriptors)[4](
         (x, None), rows=50, M=16, N=32, out_shape={("pair", 1): x}
     )
     np.testing.assert_array_equal(launch(x), x)
     [one] = jt.inspect(launch, x, platform=platform).kernels
-    assert one.parameters == (ARRAY, ARRAY, payload.ScalarParameter("i32", 50))
-    assert (one.binary.scratch_bytes > 0) == (platform == "cuda:90")  # for the TMA descriptors
+    assert one.parameters[:3] == (ARRAY, ARRAY, payload.ScalarParameter("i32", 50))
 
 
 @pytest.mark.parametrize("platform", GPUS)
@@ -384,6 +385,74 @@ def test_a_compile_error_behind_an_adapter_shows_the_kernels_own_line():
 
     with pytest.raises(triton.CompilationError, match="nothing"):
         inspect(wrong_and_moved, X, out_shape={"out_ptr": X}, platform="cuda:90")
+
+
+# --- Scratch memory ----------------------------------------------------------------------------
+
+
+def add_into(x, total, kernel=add_tiles_into, grid=4, **kwargs):
+    return jt.kernel(kernel)[grid](
+        total, x, rows=50, out_shape={"out_ptr": x}, input_output_aliases="total_ptr", **kwargs
+    )
+
+
+def custom_call(text):
+    """Result types and aliases of the one custom call in a module."""
+    [line] = [line for line in text.splitlines() if "@triton_kernel_call_ffi" in line]
+    aliases = re.findall(r"output_tuple_indices = \[(\d*)\],\s*operand_index = (\d+)", line)
+    return re.findall(r"tensor<[^>]*>", line.rpartition("->")[2]), [tuple(map(int, pair)) for pair in aliases]
+
+
+def test_scratch_memory_is_a_result_that_xla_allocates():
+    x = jnp.arange(50 * 32, dtype=jnp.float32).reshape(50, 32)
+    out, total = add_into(x, 2 * x, M=16, N=32)
+    np.testing.assert_array_equal(out, 3 * x)
+    np.testing.assert_array_equal(total, 3 * x)
+    found = jt.inspect(functools.partial(add_into, M=16, N=32), x, x, platform="cuda:90")
+    [one] = found.kernels
+    size = 4 * one.binary.scratch_bytes
+    assert size >= 4 * 3 * 128  # three TMA descriptors for each program
+    # The kernel takes total, x, out and, behind its own parameters, the scratch memory: operands, then
+    # results in their order. The in-out's result, whose buffer is the operand's, comes last.
+    results, aliases = custom_call(found.stablehlo)
+    assert results == ["tensor<50x32xf32>", f"tensor<{size}xui8>", "tensor<50x32xf32>"]
+    assert aliases == [(2, 0)]
+    scratch = payload.ArrayParameter(one.binary.scratch_alignment_bytes)
+    assert one.parameters == (ARRAY, ARRAY, ARRAY, payload.ScalarParameter("i32", 50), scratch)
+
+
+@pytest.mark.parametrize("platform", ["cuda:80", "hip:gfx942"])
+def test_a_kernel_that_needs_no_scratch_memory_has_no_such_result(platform):
+    x = jnp.zeros((50, 32))
+    found = jt.inspect(functools.partial(add_into, M=16, N=32), x, x, platform=platform)
+    results, aliases = custom_call(found.stablehlo)
+    assert results == ["tensor<50x32xf32>"] * 2
+    assert aliases == [(1, 0)]
+    assert found.kernels[0].parameters == (ARRAY, ARRAY, ARRAY, payload.ScalarParameter("i32", 50))
+
+
+def test_configurations_share_the_scratch_memory_of_the_one_that_needs_most(monkeypatch):
+    calls = []
+    encode = payload.encode
+    monkeypatch.setattr(payload, "encode", lambda p: calls.append(p.call) or encode(p))
+    tuned = triton.autotune([triton.Config({"M": m}) for m in (32, 8, 16)], key=[])(add_tiles_into)
+    x = jnp.zeros((50, 32))
+    launch = functools.partial(add_into, kernel=tuned, grid=lambda meta: triton.cdiv(50, meta["M"]), N=32)
+    found = jt.inspect(launch, x, x, platform="cuda:90")
+    needed = [one.grid[0] * one.binary.scratch_bytes for one in found.kernels]
+    results, aliases = custom_call(found.stablehlo)
+    assert results[1] == f"tensor<{max(needed)}xui8>"
+    assert aliases == [(2, 0)]
+    [call] = calls
+    assert {len(one.parameters) for one, _ in call.configurations} == {5}
+    assert call.aliases == (payload.BufferAlias(0, 2 + 2, x.nbytes),)
+
+
+def test_each_block_of_a_cluster_has_scratch_memory_of_its_own():
+    x = jnp.zeros((50, 32))
+    found = jt.inspect(functools.partial(add_into, M=16, N=32, num_ctas=2), x, x, platform="cuda:90")
+    [one] = found.kernels
+    assert custom_call(found.stablehlo)[0][1] == f"tensor<{4 * 2 * one.binary.scratch_bytes}xui8>"
 
 
 # --- Scalars -----------------------------------------------------------------------------------
@@ -592,13 +661,6 @@ def test_inspect_refuses_what_is_no_target(platform):
 
 
 @triton.jit
-def descriptor_made_in_the_kernel(x_ptr, out_ptr):
-    source = tl.make_tensor_descriptor(x_ptr, shape=[16, 16], strides=[16, 1], block_shape=[16, 16])
-    offsets = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
-    tl.store(out_ptr + offsets, source.load([0, 0]))
-
-
-@triton.jit
 def descriptor_made_on_the_host(x_desc, out_ptr):
     offsets = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
     tl.store(out_ptr + offsets, x_desc.load([0, 0]))
@@ -608,34 +670,26 @@ class Hopper:
     compute_capability = "9.0"
 
 
-@pytest.mark.parametrize(
-    "kernel, needed",
-    [
-        (descriptor_made_in_the_kernel, "global scratch memory"),
-        (descriptor_made_on_the_host, "TMA descriptors"),
-        (add, None),
-    ],
-)
-def test_a_runtime_that_lacks_what_a_kernel_needs_is_an_error_where_it_is_to_run(kernel, needed, monkeypatch):
+def test_a_runtime_that_makes_no_descriptors_is_an_error_where_the_program_is_to_run(monkeypatch):
     x = jnp.zeros((16, 16))
 
-    def f(x):
-        if kernel is add:
-            return jt.kernel(add)[1](x, x, n=256, BLOCK=256, out_shape={"out_ptr": x}, target="cuda:90")
-        array = x if needed != "TMA descriptors" else jt.TensorDescriptor.from_array(x, (16, 16))
-        return jt.kernel(kernel)[1](array, out_shape={"out_ptr": x}, target="cuda:90")
+    def plain(x):
+        return jt.kernel(add)[1](x, x, n=256, BLOCK=256, out_shape={"out_ptr": x}, target="cuda:90")
 
-    def lower():
+    def described(x):
+        descriptor = jt.TensorDescriptor.from_array(x, (16, 16))
+        launch = jt.kernel(descriptor_made_on_the_host)[1]
+        return launch(descriptor, out_shape={"out_ptr": x}, target="cuda:90")
+
+    def lower(f):
         jax.clear_caches()
         return jax.jit(f).trace(x).lower(lowering_platforms=("cuda",))
 
-    monkeypatch.setattr(compat, "HAS_DESCRIPTORS_AND_SCRATCH", False)
-    lower()  # for another machine
+    monkeypatch.setattr(compat, "HAS_TENSOR_DESCRIPTORS", False)
+    lower(described)  # for another machine
     monkeypatch.setattr(compat, "lowering_devices", lambda *_: [Hopper()])
-    if needed is None:
-        lower()
-    else:
-        with pytest.raises(UnsupportedError, match=f"needs jaxlib 0.11.1 or newer: it uses {needed}"):
-            lower()
-    monkeypatch.setattr(compat, "HAS_DESCRIPTORS_AND_SCRATCH", True)
-    lower()
+    lower(plain)
+    with pytest.raises(UnsupportedError, match=r"needs jaxlib 0.11.1 or newer: .* can't make its TMA desc"):
+        lower(described)
+    monkeypatch.setattr(compat, "HAS_TENSOR_DESCRIPTORS", True)
+    lower(described)

@@ -115,15 +115,10 @@ def fields_sent(kernel: Kernel) -> set[int]:
 NEWER_KERNEL_FIELDS = {11, 12, 13}
 
 
-def test_ptx_without_scratch_needs_no_newer_field():
+def test_an_object_file_alone_needs_a_newer_field():
     assert not fields_sent(KERNEL) & NEWER_KERNEL_FIELDS
-
-
-def test_an_object_file_and_scratch_memory_need_newer_fields():
-    kernel = dataclasses.replace(
-        KERNEL, code=ModuleImage(b"ELF", "digest"), scratch_bytes=128, scratch_alignment_bytes=128
-    )
-    assert fields_sent(kernel) >= NEWER_KERNEL_FIELDS
+    kernel = dataclasses.replace(KERNEL, code=ModuleImage(b"ELF", "digest"))
+    assert fields_sent(kernel) & NEWER_KERNEL_FIELDS == {11}
 
 
 def test_an_object_file_is_sent_with_its_digest_as_ptx():

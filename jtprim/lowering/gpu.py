@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import logging
+import math
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +74,7 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
     devices = compat.lowering_devices(ctx.module_context, platform)
     target = resolve_target(platform, devices, params["target"], kernel=source.name)
     candidates = [c for c in params["configurations"] if 0 not in c.grid]
-    calls = _compile_candidates(
+    compiled = _compile_candidates(
         source,
         candidates,
         lambda candidate: _kernel_call(
@@ -82,27 +83,38 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
     )
     _check_written(params, ctx.avals_in, candidates[0])
     if devices:
-        _check_runtime(source, platform, [one for one, _ in calls])
-    call: payload.KernelCall | payload.AutotunedKernelCall
-    if len(calls) == 1:
-        [(call, _)] = calls
-    else:
+        _check_runtime(source, platform, [one.call for one in compiled])
+    results, aliases = list(ctx.avals_out), dict(params["aliases"])
+    calls = [one.call for one in compiled]
+    scratch_bytes = max(one.scratch_bytes for one in compiled)
+    if scratch_bytes:
+        # One more result, behind the outputs and before the in-outs, whose own buffers no parameter takes.
+        place = len(results) - len(aliases)
+        results.insert(place, jax.core.ShapedArray((scratch_bytes,), np.uint8))
+        aliases = {operand: output + 1 for operand, output in aliases.items()}
+        pointer = payload.ArrayParameter(max(one.scratch_alignment_bytes for one in compiled))
+        calls = [dataclasses.replace(call, parameters=(*call.parameters, pointer)) for call in calls]
+    call: payload.KernelCall | payload.AutotunedKernelCall = calls[0]
+    if len(calls) > 1:
         call = payload.AutotunedKernelCall(
             name=source.name,
-            configurations=tuple((one, repr(candidate)) for one, candidate in calls),
+            configurations=tuple(
+                (call, repr(one.configuration)) for call, one in zip(calls, compiled, strict=True)
+            ),
             aliases=tuple(
-                payload.BufferAlias(operand, len(operands) + output, _size_bytes(out_shape.shapes[output]))
-                for operand, output in params["aliases"]
+                payload.BufferAlias(operand, len(operands) + output, _size_bytes(results[output]))
+                for operand, output in aliases.items()
             ),
         )
     opaque = payload.encode(payload.Payload(call, params["name"], params["metadata"]))
     rule = jax.ffi.ffi_lowering(
         CUSTOM_CALL_TARGET_NAME,
-        operand_output_aliases=dict(params["aliases"]),
+        operand_output_aliases=aliases,
         has_side_effect=params["has_side_effect"],
         extra_attributes=_frontend_attributes(params["cost_estimate"]),
     )
-    return _buffers(rule(ctx, *_buffers(operands), opaque=opaque))
+    values = _buffers(rule(ctx.replace(avals_out=results), *_buffers(operands), opaque=opaque))
+    return [*values[:place], *values[place + 1 :]] if scratch_bytes else values
 
 
 def _check_runtime(source: KernelSource, platform: str, calls: Sequence[payload.KernelCall]) -> None:
@@ -113,18 +125,14 @@ def _check_runtime(source: KernelSource, platform: str, calls: Sequence[payload.
             "of a temporary file only; upgrade jax.",
             kernel=source.name,
         )
-    if compat.HAS_DESCRIPTORS_AND_SCRATCH:
-        return
-    for call in calls:
-        needs = "global scratch memory" if call.kernel.scratch_bytes else None
-        if any(isinstance(one, payload.TensorDescriptorParameter) for one in call.parameters):
-            needs = "TMA descriptors"
-        if needs:
-            raise UnsupportedError(
-                f"needs jaxlib 0.11.1 or newer: it uses {needs}, which the runtime of older ones doesn't "
-                "provide; upgrade jax.",
-                kernel=source.name,
-            )
+    parameters = [parameter for call in calls for parameter in call.parameters]
+    descriptors = any(isinstance(one, payload.TensorDescriptorParameter) for one in parameters)
+    if descriptors and not compat.HAS_TENSOR_DESCRIPTORS:
+        raise UnsupportedError(
+            "needs jaxlib 0.11.1 or newer: the runtime of older ones can't make its TMA descriptors; upgrade "
+            "jax, or make them in the kernel (tl.make_tensor_descriptor).",
+            kernel=source.name,
+        )
 
 
 def _check_written(params: Mapping[str, Any], operands: Sequence[Any], configuration: Configuration) -> None:
@@ -178,8 +186,8 @@ def _frontend_attributes(cost_estimate: CostEstimate | None) -> dict[str, Any]:
 def _compile_candidates(
     source: KernelSource,
     candidates: Sequence[Configuration],
-    compile: Callable[[Configuration], payload.KernelCall],
-) -> list[tuple[payload.KernelCall, Configuration]]:
+    compile: Callable[[Configuration], _Compiled],
+) -> list[_Compiled]:
     """The calls of all configurations that compile; several are compiled on threads.
 
     Progress is logged, as a warning so that it is seen, when that takes long. As Triton's autotuner
@@ -187,25 +195,41 @@ def _compile_candidates(
     needs too much shared memory is left out with a line in the log.
     """
     if len(candidates) == 1:
-        return [(compile(candidates[0]), candidates[0])]
+        return [compile(candidates[0])]
     with concurrent.futures.ThreadPoolExecutor(min(len(candidates), os.cpu_count() or 1)) as pool:
         futures = [pool.submit(compile, candidate) for candidate in candidates]
         while waiting := concurrent.futures.wait(futures, timeout=_PROGRESS_SECONDS).not_done:
             done = len(futures) - len(waiting)
             _log.warning("%s: compiled %d of %d configurations", source.name, done, len(futures))
-    calls, failures = [], []
+    compiled, failures = [], []
     for candidate, future in zip(candidates, futures, strict=True):
         try:
-            calls.append((future.result(), candidate))
+            compiled.append(future.result())
         except (OutOfSharedMemoryError, CompileTimeAssertionFailure, PTXASError) as error:
             failures.append(f"{candidate}: {error}")
             _log.info("%s: leaving out configuration %s", source.name, failures[-1])
-    if not calls:
+    if not compiled:
         raise LaunchValueError(
             "none of its autotuner's configurations can be compiled: " + "; ".join(failures),
             kernel=source.name,
         )
-    return calls
+    return compiled
+
+
+@dataclasses.dataclass(frozen=True)
+class _Compiled:
+    """One configuration's call, and the global scratch memory that it needs.
+
+    The memory is a result of the custom call, which nobody reads: XLA allocates it. Were the runtime asked
+    to (`TritonKernel.global_scratch_size`), it would while XLA records a CUDA graph, and CUDA refuses a
+    graph that allocates inside another. Triton's kernels take the pointer behind their own parameters,
+    where the runtime puts a null pointer if nobody comes before it.
+    """
+
+    call: payload.KernelCall
+    configuration: Configuration
+    scratch_bytes: int
+    scratch_alignment_bytes: int
 
 
 def _kernel_call(
@@ -215,7 +239,7 @@ def _kernel_call(
     outputs: Sequence[jax.ShapeDtypeStruct],
     configuration: Configuration,
     target: GPUTarget,
-) -> payload.KernelCall:
+) -> _Compiled:
     arguments = configuration.arguments(source, arguments)
     adapter, binary = compile_arguments(
         source,
@@ -226,11 +250,13 @@ def _kernel_call(
         configuration.options,
         target,
     )
-    return payload.KernelCall(
+    call = payload.KernelCall(
         kernel=_kernel(source, binary),
         grid=configuration.grid,
         parameters=tuple(_parameters(adapter, binary, arguments, outputs, configuration)),
     )
+    blocks = math.prod(configuration.grid) * binary.num_ctas
+    return _Compiled(call, configuration, blocks * binary.scratch_bytes, binary.scratch_alignment_bytes)
 
 
 def _kernel(source: KernelSource, binary: Binary) -> payload.Kernel:
@@ -248,8 +274,6 @@ def _kernel(source: KernelSource, binary: Binary) -> payload.Kernel:
         shared_bytes=binary.shared_bytes,
         code=code,
         compute_capability=_compute_capability(binary.target),
-        scratch_bytes=binary.scratch_bytes,
-        scratch_alignment_bytes=binary.scratch_alignment_bytes,
     )
 
 

@@ -124,8 +124,6 @@ class Kernel:
       shared_bytes: dynamic shared memory of a thread block.
       code: PTX, or an object file for runtimes that take one.
       compute_capability: 90 for an NVIDIA sm_90.
-      scratch_bytes: global scratch memory of a program; runtimes before jaxlib 0.11 can't give any.
-      scratch_alignment_bytes: alignment of that memory; means nothing where there is none.
     """
 
     name: str
@@ -134,8 +132,6 @@ class Kernel:
     shared_bytes: int
     code: Ptx | ModuleImage
     compute_capability: int
-    scratch_bytes: int = 0
-    scratch_alignment_bytes: int = 1
 
 
 @dataclass(frozen=True)
@@ -284,12 +280,6 @@ def _write_kernel(message: _Message, kernel: Kernel) -> None:
                 kernel_name=kernel.name,
                 shared_mem_bytes=kernel.shared_bytes,
             )
-    if kernel.scratch_bytes:  # older runtimes don't know the fields
-        _fill(
-            message,
-            global_scratch_size=kernel.scratch_bytes,
-            global_scratch_align=kernel.scratch_alignment_bytes,
-        )
 
 
 def _write_parameter(message: _Message, parameter: Parameter) -> None:
@@ -358,10 +348,6 @@ def _read_kernel(message: _Message) -> Kernel:
         shared_bytes=message.shared_mem_bytes,
         code=ModuleImage(message.module_image.object_file, message.ptx) if has_image else Ptx(message.ptx),
         compute_capability=message.compute_capability,
-        scratch_bytes=message.global_scratch_size,
-        scratch_alignment_bytes=message.global_scratch_align
-        if message.HasField("global_scratch_align")
-        else 1,
     )
 
 

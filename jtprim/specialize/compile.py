@@ -43,7 +43,7 @@ class Binary:
       num_warps: warps of one program as compiled; warp specialization adds to the option's number.
       num_ctas: thread blocks in one program's cluster.
       shared_bytes: dynamic shared memory of one thread block.
-      scratch_bytes, scratch_alignment_bytes: global scratch memory of one program.
+      scratch_bytes, scratch_alignment_bytes: global scratch memory of one thread block.
       descriptors: what the compiler says of each TMA descriptor that the kernel takes, in order; nothing
         where it takes pointers in their place.
       image: the cubin or hsaco.

@@ -7,7 +7,15 @@ import pytest
 import triton
 
 import jtprim as jt
-from tests.kernels import Ends, Work, copy_tiles, copy_tiles_of_a_pair, load_tile, scale_by_fields
+from tests.kernels import (
+    Ends,
+    Work,
+    add_tiles_into,
+    copy_tiles,
+    copy_tiles_of_a_pair,
+    load_tile,
+    scale_by_fields,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -32,8 +40,9 @@ def test_a_tile_arrives_as_it_is_in_memory(dtype, width):
     np.testing.assert_array_equal(np.asarray(tile).view(np.uint8), raw[8:24, width:])
 
 
+# Along the last axis TMA starts at multiples of 16 bytes alone.
 @pytest.mark.parametrize("padding", ["zero", "nan"])
-@pytest.mark.parametrize("row,column", [(-5, 0), (60, 40), (3, -7), (64, 48)])
+@pytest.mark.parametrize("row,column", [(-5, 0), (60, 40), (3, -8), (64, 48)])
 def test_a_load_is_padded_outside_of_the_array(row, column, padding):
     wide = np.full((64 + 160, 48 + 160), 0 if padding == "zero" else np.nan, np.float32)
     wide[80 : 80 + 64, 80 : 80 + 48] = X
@@ -106,3 +115,38 @@ def test_a_mixed_namedtuple_in_another_order_keeps_its_fields():
     work = Work(Ends(None, x), 3.0)
     out = jt.kernel(scale_by_fields)[4](work, n=100, BLOCK=32, out_shape={("work", 0, 0): x})
     np.testing.assert_array_equal(out, 3 * x)
+
+
+@pytest.mark.parametrize("launches", [1, 10])  # ten are recorded as a CUDA graph
+def test_scratch_memory_goes_to_the_kernel_and_in_outs_keep_their_place(launches):
+    x = jax.random.normal(jax.random.key(0), (50, 32))
+
+    def add(total):
+        out, total = jt.kernel(add_tiles_into)[4](
+            total, x, rows=50, M=16, N=32, out_shape={"out_ptr": x}, input_output_aliases="total_ptr"
+        )
+        return out, total
+
+    @jax.jit
+    def run(total):
+        outs = []
+        for _ in range(launches):
+            out, total = add(total)
+            outs.append(out)
+        return outs, total
+
+    for _ in range(3):
+        outs, total = run(jnp.zeros_like(x))
+        for number, out in enumerate(outs, 1):
+            np.testing.assert_allclose(out, number * x, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(total, outs[-1])
+
+
+def test_scratch_memory_is_shared_by_the_configurations_of_an_autotuner():
+    x = jax.random.normal(jax.random.key(0), (50, 32))
+    tuned = triton.autotune([triton.Config({"M": m}) for m in (32, 8, 16)], key=[])(add_tiles_into)
+    out, total = jt.kernel(tuned)[lambda meta: triton.cdiv(50, meta["M"])](
+        x, x, rows=50, N=32, out_shape={"out_ptr": x}, input_output_aliases="total_ptr"
+    )
+    np.testing.assert_array_equal(out, 2 * x)
+    np.testing.assert_array_equal(total, 2 * x)
