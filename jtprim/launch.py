@@ -200,14 +200,17 @@ def triton_call(*args: Any, kernel: Any, grid: GridLike, **kwargs: Any) -> Any:
         these settings:
 
         out_shape: the arrays that the kernel only writes: a mapping from parameter (name, position, or
-          path into a tuple) to anything with a shape and a dtype; or one such shape, or a pytree of
-          shapes, which take the first parameters that nothing is passed for.
-        out_names: the parameters of a pytree's shapes, in order.
-        out_type: a pytree of shapes, as in `out_shape`.
-        input_output_aliases: arguments that the kernel also writes: a parameter, a sequence, or a
-          mapping from a parameter to the position of its result in the declared shapes.
-        zeroed_outputs: outputs that are zero before the kernel runs: parameters, or positions among the
-          declared shapes; or a function of the metaparameters that returns them.
+          path into a tuple) to anything with a shape and a dtype, or to tuples of these for a parameter
+          that is a tuple; or one such shape, or a sequence of shapes, which take the first parameters
+          that nothing is passed for.
+        out_names: the parameters of a sequence's shapes, in order.
+        out_type: a pytree of shapes, one for a parameter, whose structure is returned.
+        input_output_aliases: arguments that the kernel also writes: a parameter (of a tuple, all arrays in
+          it); a list of them, in which a list inside groups their results in a tuple; or a mapping
+          from a parameter to the position of its result in the declared shapes.
+        zeroed_outputs: outputs that are zero before the kernel runs: parameters (a position at which the
+          signature has no output is one among the declared shapes); or a function of the metaparameters
+          that returns them.
         target: what to compile for where no GPU is at hand: ``"cuda:90"``, ``"hip:gfx942"``, a
           `GPUTarget`, or a sequence of these. An NVIDIA target may be given as ``compute_capability=90``.
         donate: gives the in-outs of an eager launch away, as `jax.jit` does with donated arguments: the
@@ -217,8 +220,8 @@ def triton_call(*args: Any, kernel: Any, grid: GridLike, **kwargs: Any) -> Any:
           or a mapping), has_side_effect: see `launch_parameters`.
 
     Returns:
-      The outputs in the order of the signature, then the in-outs; a single one bare. Of a pytree of
-      shapes, its structure.
+      The outputs in the order of the signature, then the in-outs, in a tuple (in a list if the outputs
+      were declared in one and there are no in-outs); a single one bare. Of `out_type`, its structure.
 
     Raises:
       JtprimError: in one of its kinds, which are TypeErrors, ValueErrors and NotImplementedErrors; the

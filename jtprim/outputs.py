@@ -2,15 +2,15 @@
 
 Outputs are arrays that the kernel only writes; in-outs are arguments that it also writes. What the
 equation returns is always "outputs in signature order, then in-outs in the order named"; what the launch
-returns has the structure that the caller declared.
+returns is made of that by `Placed.rebuild`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 
@@ -25,20 +25,28 @@ from jtprim.errors import LaunchTypeError, LaunchValueError
 from jtprim.specialize.configs import is_shaped
 from jtprim.specialize.kernel import Parameter
 
+# Results as the launch returns them: an array's coordinate, or a tuple of these.
+Nest: TypeAlias = "NormalCoordinate | Group"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Results that are returned together, as a tuple."""
+
+    members: tuple[Nest, ...]
+
 
 @dataclass(frozen=True)
 class Declared:
-    """One array that a launch returns.
+    """An output that is declared by a shape alone.
 
     Attributes:
       shape: its shape and dtype.
       coordinate: where the kernel takes it; None until the launch finds it a parameter.
-      in_out: coordinate of the argument that it is the final content of, if it is an in-out.
     """
 
     shape: Any
     coordinate: Coordinate | None = None
-    in_out: Coordinate | None = None
 
 
 @dataclass(frozen=True)
@@ -46,30 +54,46 @@ class Outputs:
     """All that a launch says of its results.
 
     Attributes:
-      declared: outputs, and in-outs that the structure has a place for.
-      in_outs: coordinates of in-outs that the structure has no place for; they are returned behind.
-      structure: builds what the launch returns from the declared results; None for "in signature
-        order, a single one bare".
-      described: outputs behind tensor descriptors, which the structure has no place for either.
+      shapes: what `out_shape` or `out_type` declares: a mapping coordinate -> shape, or a pytree.
+      names: coordinates of a pytree's outputs, in its order.
+      typed: whether the pytree came as `out_type`, whose structure is returned whatever it is.
+      in_outs: in-outs that the shapes have no place for: coordinates, in lists for groups of results.
+      positions: in-outs by coordinate that have a place among the shapes, and their position there.
+      described: outputs behind tensor descriptors.
     """
 
-    declared: tuple[Declared, ...]
-    in_outs: tuple[Coordinate, ...]
-    structure: Callable[[Sequence[Any]], Any] | None
+    shapes: Any
+    names: tuple[Coordinate, ...] | None
+    typed: bool
+    in_outs: tuple[Any, ...]
+    positions: Mapping[Coordinate, int]
     described: tuple[Declared, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether the launch says anything at all."""
+        return self.shapes is not None or bool(self.in_outs or self.positions or self.described)
+
+    def coordinates(self) -> Iterator[Coordinate]:
+        """The coordinates of outputs that the launch names."""
+        if isinstance(self.shapes, Mapping) and not self.typed:
+            yield from self.shapes
+        elif self.names is not None:
+            yield from self.names
+        yield from (one.coordinate for one in self.described if one.coordinate is not None)
 
 
 def declare_outputs(out_shape: Any, out_names: Any, out_type: Any, aliases: Any, *, kernel: str) -> Outputs:
     """The normal form of a launch's declarations.
 
     Args:
-      out_shape: a mapping coordinate -> shape, nested for tuples; or one shape; or any other pytree of
-        shapes, whose structure is then returned. A shape is anything with a shape and a dtype.
-      out_names: a coordinate, or a sequence of them, for the shapes of a pytree in order. Without it they
+      out_shape: a mapping coordinate -> shape, nested for tuples; or one shape; or a sequence of shapes,
+        one for a parameter, nested for tuples. A shape is anything with a shape and a dtype.
+      out_names: a coordinate, or a sequence of them, for the shapes of a sequence in order. Without it they
         take the first parameters that the launch passes nothing for.
-      out_type: the same as a pytree in `out_shape`.
-      aliases: a coordinate of an in-out (of a tuple, for all arrays in it), a sequence of them, or a
-        mapping from an in-out's coordinate to the position of its result among the declared shapes.
+      out_type: a pytree of shapes, one for a parameter.
+      aliases: a coordinate of an in-out (of a tuple, for all arrays in it); or a list of them, in which
+        a list inside groups their results; or a mapping from an in-out's coordinate to the position of
+        its result among the declared shapes.
       kernel: the kernel's name, for messages.
 
     Raises:
@@ -80,67 +104,30 @@ def declare_outputs(out_shape: Any, out_names: Any, out_type: Any, aliases: Any,
         raise LaunchValueError(
             "out_shape and out_type are both given; they say the same, pass one.", kernel=kernel
         )
-    if isinstance(out_shape, Mapping):
-        if out_names is not None:
+    typed = out_type is not None
+    shapes = out_type if typed else out_shape
+    in_outs, positions = _in_outs(aliases, kernel)
+    names = None
+    if out_names is not None:
+        names = tuple(out_names) if isinstance(out_names, (list, tuple)) else (out_names,)
+    if not isinstance(shapes, Mapping) or typed:
+        single = jax.tree.leaves(shapes, is_leaf=is_shaped)
+        counts = {len(single) - len(positions), *([len(shapes)] if isinstance(shapes, (list, tuple)) else [])}
+        if names is not None and shapes is not None and len(names) not in counts:
             raise LaunchValueError(
-                "out_names is given beside an out_shape that already names its outputs; leave it out.",
-                kernel=kernel,
+                f"out_names has {len(names)} names for {min(counts)} outputs; name each.", kernel=kernel
             )
-        declared = list(_from_mapping(out_shape, (), kernel))
-        structure = None
-    else:
-        tree = out_type if out_type is not None else out_shape
-        shapes, treedef = jax.tree.flatten(tree, is_leaf=is_shaped)
-        for shape in shapes:
+        for shape in single:
             if not is_shaped(shape):
                 raise LaunchTypeError(
                     f"an output is declared as {shape!r}; expected something with a shape and a dtype, "
                     "such as jax.ShapeDtypeStruct or an array.",
                     kernel=kernel,
                 )
-        declared = [Declared(shape) for shape in shapes]
-        structure = None if tree is None else functools.partial(jax.tree.unflatten, treedef)
-        if out_names is not None:
-            declared = _named(declared, out_names, kernel)
-    in_outs, positions = _in_outs(aliases, kernel)
-    for coordinate, position in positions.items():
-        if not 0 <= position < len(declared):
-            raise LaunchValueError(
-                f"input_output_aliases gives result {position} to {coordinate!r}, but {len(declared)} are "
-                "declared.",
-                kernel=kernel,
-            )
-        declared[position] = Declared(declared[position].shape, in_out=coordinate)
-    return Outputs(tuple(declared), in_outs, structure)
+    return Outputs(shapes, names, typed, in_outs, positions)
 
 
-def _from_mapping(mapping: Mapping[Any, Any], prefix: tuple[Any, ...], kernel: str) -> Any:
-    for key, value in mapping.items():
-        coordinate = (*prefix, *(key if isinstance(key, tuple) else (key,)))
-        if is_shaped(value):
-            yield Declared(value, coordinate)
-        elif isinstance(value, Mapping):
-            yield from _from_mapping(value, coordinate, kernel)
-        elif isinstance(value, (tuple, list)):
-            yield from _from_mapping(dict(enumerate(value)), coordinate, kernel)
-        elif value is not None:
-            raise LaunchTypeError(
-                f"out_shape declares {key!r} as {value!r}; expected something with a shape and a dtype, "
-                "such as jax.ShapeDtypeStruct or an array.",
-                kernel=kernel,
-            )
-
-
-def _named(declared: Sequence[Declared], names: Any, kernel: str) -> list[Declared]:
-    names = list(names) if isinstance(names, (list, tuple)) else [names]
-    if len(names) != len(declared):
-        raise LaunchValueError(
-            f"out_names has {len(names)} names for {len(declared)} outputs; name each.", kernel=kernel
-        )
-    return [Declared(one.shape, name) for one, name in zip(declared, names, strict=True)]
-
-
-def _in_outs(aliases: Any, kernel: str) -> tuple[tuple[Coordinate, ...], dict[Coordinate, int]]:
+def _in_outs(aliases: Any, kernel: str) -> tuple[tuple[Any, ...], dict[Coordinate, int]]:
     if aliases is None:
         return (), {}
     if isinstance(aliases, Mapping):
@@ -152,15 +139,20 @@ def _in_outs(aliases: Any, kernel: str) -> tuple[tuple[Coordinate, ...], dict[Co
                     kernel=kernel,
                 )
         return (), dict(aliases)
-    if isinstance(aliases, (str, int)):
-        return (aliases,), {}
-    if isinstance(aliases, (list, tuple)):
+    if isinstance(aliases, list) or (isinstance(aliases, tuple) and not _is_path(aliases)):
         return tuple(aliases), {}
+    if isinstance(aliases, (str, int, tuple)):
+        return (aliases,), {}
     raise LaunchTypeError(
-        f"input_output_aliases is {aliases!r}; expected a parameter's name, a sequence of names, or a "
+        f"input_output_aliases is {aliases!r}; expected a parameter's name, a list of names, or a "
         "mapping from a parameter to the position of its result.",
         kernel=kernel,
     )
+
+
+def _is_path(value: tuple[Any, ...]) -> bool:
+    """Whether a tuple is one coordinate, as ``("pair", 0)`` is, and no sequence of coordinates."""
+    return bool(value) and isinstance(value[0], (str, int)) and all(isinstance(i, int) for i in value[1:])
 
 
 @dataclass(frozen=True)
@@ -199,66 +191,203 @@ def place_outputs(
     Raises:
       LaunchValueError: there are more outputs than parameters left for them, or one has two.
     """
-    names = [parameter.name for parameter in parameters]
+    return _Placement(outputs, parameters, passed, kernel).place(refs)
 
-    def normal(coordinate: Coordinate, setting: str) -> NormalCoordinate:
-        return normalize_coordinate(coordinate, names, kernel=kernel, setting=setting)
 
-    declared = (*outputs.declared, *outputs.described)
-    named = {normal(d.coordinate, "out_shape")[0] for d in declared if d.coordinate is not None}
-    free = iter(
-        p.name
-        for p in parameters
-        if p.name not in passed and p.name not in named and not p.is_constexpr and not p.has_default
-    )
-    keys: list[NormalCoordinate] = []
-    out_shape: dict[NormalCoordinate, Any] = {}
-    aliases: list[NormalCoordinate] = []
-    for number, one in enumerate(declared):
-        if one.in_out is not None:
-            key = normal(one.in_out, "input_output_aliases")
-            aliases.append(key)
-            keys.append(key)
-            continue
-        if one.coordinate is not None:
-            key = normal(one.coordinate, "out_shape")
+class _Placement:
+    """The work of `place_outputs`."""
+
+    def __init__(
+        self, outputs: Outputs, parameters: Sequence[Parameter], passed: Mapping[str, Any], kernel: str
+    ):
+        self.outputs, self.passed, self.kernel = outputs, passed, kernel
+        self.names = [parameter.name for parameter in parameters]
+        named = {self.normal(coordinate, "out_shape")[0] for coordinate in outputs.coordinates()}
+        self.free = [
+            p.name
+            for p in parameters
+            if p.name not in passed and p.name not in named and not p.is_constexpr and not p.has_default
+        ]
+        self.out_shape: dict[NormalCoordinate, Any] = {}
+        self.aliases: list[NormalCoordinate] = []
+
+    def normal(self, coordinate: Any, setting: str) -> NormalCoordinate:
+        return normalize_coordinate(coordinate, self.names, kernel=self.kernel, setting=setting)
+
+    def place(self, refs: Sequence[NormalCoordinate]) -> Placed:
+        shapes = self.outputs.shapes
+        wrap: Callable[[list[Any]], Any] | None = None
+        if isinstance(shapes, Mapping) and not self.outputs.typed:
+            results = self._mapping(shapes)
+        elif self.outputs.typed or self.outputs.positions or not isinstance(shapes, (list, tuple)):
+            results, wrap = self._pytree(shapes)
         else:
-            name = next(free, None)
-            if name is None:
+            results, wrap = self._sequence(shapes)
+        for one in self.outputs.described:
+            results.append(self._output(self.normal(one.coordinate, "out_shape"), one.shape))
+        behind = [self._in_out(alias) for alias in self.outputs.in_outs]
+        self.aliases += refs
+        self._check_unique()
+
+        ordered = self.ordered()
+        index = {key: i for i, key in enumerate([*ordered, *self.aliases])}
+        declared = len(results) - len(self.outputs.described)
+
+        def rebuild(values: Sequence[Any]) -> Any:
+            def built(nest: Nest) -> Any:
+                return tuple(map(built, nest.members)) if isinstance(nest, Group) else values[index[nest]]
+
+            if wrap is not None:
+                first = wrap([built(nest) for nest in results[:declared]])
+                rest = [built(nest) for nest in (*results[declared:], *behind)]
+                if not rest:
+                    return first
+                return (*first, *rest) if isinstance(shapes, (list, tuple)) and not typed else (first, *rest)
+            found = [built(nest) for nest in (*results, *behind)]
+            return found[0] if len(found) == 1 else tuple(found) or None
+
+        typed = self.outputs.typed
+        return Placed(self.out_shape, tuple(self.aliases), rebuild)
+
+    def ordered(self) -> list[NormalCoordinate]:
+        """The outputs in the order of the signature."""
+        return sorted(self.out_shape, key=self._place_in_signature)
+
+    def _place_in_signature(self, key: NormalCoordinate) -> tuple[int, ...]:
+        return (self.names.index(key[0]), *key[1:])
+
+    # --- The forms of a declaration
+
+    def _mapping(self, shapes: Mapping[Any, Any]) -> list[Nest]:
+        """Outputs that are named: results come in the order of the signature."""
+        if self.outputs.names is not None:
+            listed = {self.normal(name, "out_names") for name in self.outputs.names}
+            if listed != {self.normal(key, "out_shape") for key in shapes}:
                 raise LaunchValueError(
-                    f"output {number} has no parameter left for it: all are passed or have a default; name "
-                    "the parameter that it is (out_names), or pass fewer arguments.",
-                    kernel=kernel,
+                    f"out_names lists {list(self.outputs.names)!r}, but out_shape declares "
+                    f"{list(shapes)!r}; leave out_names out.",
+                    kernel=self.kernel,
                 )
-            key = (name,)
-        if key in out_shape:
-            raise LaunchValueError(f"{coordinate_text(key)!r} is declared as an output twice.", kernel=kernel)
-        out_shape[key] = one.shape
-        keys.append(key)
-    in_outs = [
-        inside
-        for coordinate in outputs.in_outs
-        for inside in _arrays_at(normal(coordinate, "input_output_aliases"), passed)
-    ]
-    behind = [*keys[len(outputs.declared) :], *in_outs]
-    keys = keys[: len(outputs.declared)]
-    aliases += in_outs
-    aliases += refs
-    _check_unique(aliases, kernel)
+        found = {}
+        for key, value in shapes.items():
+            coordinate = self.normal(key, "out_shape")
+            nest = self._nested(coordinate, value, key)
+            if nest is not None:
+                found[coordinate] = nest
+        return [found[key] for key in sorted(found, key=self._place_in_signature)]
 
-    position = {name: index for index, name in enumerate(names)}
-    ordered = sorted(out_shape, key=lambda key: (position[key[0]], *key[1:]))
-    index = {key: i for i, key in enumerate([*ordered, *aliases])}
-    structure, visible = outputs.structure, len(ordered) + len(aliases) - len(refs)
+    def _pytree(self, tree: Any) -> tuple[list[Nest], Callable[[list[Any]], Any] | None]:
+        """Shapes of any structure, one for a parameter; some may be in-outs' results."""
+        shapes, treedef = jax.tree.flatten(tree, is_leaf=is_shaped)
+        in_outs = {}
+        for coordinate, position in self.outputs.positions.items():
+            if not 0 <= position < len(shapes):
+                raise LaunchValueError(
+                    f"input_output_aliases gives result {position} to {coordinate!r}, but {len(shapes)} are "
+                    "declared.",
+                    kernel=self.kernel,
+                )
+            in_outs[position] = self.normal(coordinate, "input_output_aliases")
+        names = self.outputs.names
+        keys: Iterator[NormalCoordinate]
+        if names is not None and len(names) == len(shapes):  # those of in-outs among them
+            keys = iter(self.normal(name, "out_names") for i, name in enumerate(names) if i not in in_outs)
+        else:
+            keys = iter(self._names_for(len(shapes) - len(in_outs)))
+        results: list[Nest] = []
+        for position, shape in enumerate(shapes):
+            if position in in_outs:
+                self.aliases.append(in_outs[position])
+                results.append(in_outs[position])
+            else:
+                results.append(self._output(next(keys), shape))
+        return results, None if tree is None else functools.partial(jax.tree.unflatten, treedef)
 
-    def rebuild(results: Sequence[Any]) -> Any:
-        results = results[:visible]
-        if structure is None:
-            return results[0] if len(results) == 1 else tuple(results) or None
-        built = structure([results[index[key]] for key in keys])
-        return (built, *(results[index[key]] for key in behind)) if behind else built
+    def _sequence(self, shapes: Sequence[Any]) -> tuple[list[Nest], Callable[[list[Any]], Any] | None]:
+        """A sequence of shapes: one of its elements for a parameter, which is a tuple if the element is.
 
-    return Placed(out_shape, tuple(aliases), rebuild)
+        Where there are as many parameters as single shapes, each shape is one parameter's.
+        """
+        count = len(jax.tree.leaves(shapes, is_leaf=is_shaped))
+        names = self.outputs.names
+        wanted = len(self.free) if names is None else len(names)
+        if any(not is_shaped(shape) for shape in shapes) and wanted == count != len(shapes):
+            return self._pytree(shapes)
+        keys = self._names_for(len(shapes))
+        results = [
+            nest
+            for key, shape in zip(keys, shapes, strict=True)
+            if (nest := self._nested(key, shape, key[0])) is not None
+        ]
+        if names is not None:
+            results.sort(key=lambda nest: self._place_in_signature(_first(nest)))
+        if len(results) == 1 and isinstance(results[0], Group):
+            return results, None
+        return results, tuple if isinstance(shapes, tuple) else list
+
+    def _names_for(self, count: int) -> list[NormalCoordinate]:
+        """Coordinates for so many outputs: those named, or the first parameters left."""
+        if self.outputs.names is not None and count:
+            return [self.normal(name, "out_names") for name in self.outputs.names]
+        if count > len(self.free):
+            raise LaunchValueError(
+                f"output {len(self.free)} has no parameter left for it: all are passed or have a default; "
+                "name the parameter that it is (out_names), or pass fewer arguments.",
+                kernel=self.kernel,
+            )
+        return [(name,) for name in self.free[:count]]
+
+    # --- Single results
+
+    def _nested(self, coordinate: NormalCoordinate, value: Any, key: Any) -> Nest | None:
+        """The outputs at a coordinate: one for a shape, several for a sequence or mapping of these."""
+        if is_shaped(value):
+            return self._output(coordinate, value)
+        if isinstance(value, (list, tuple)):
+            value = dict(enumerate(value))
+        if isinstance(value, Mapping):
+            inside = [
+                self._nested((*coordinate, *(one if isinstance(one, tuple) else (one,))), shape, key)
+                for one, shape in value.items()
+            ]
+            return Group(tuple(nest for nest in inside if nest is not None))
+        if value is None:
+            return None
+        raise LaunchTypeError(
+            f"out_shape declares {key!r} as {value!r}; expected something with a shape and a dtype, "
+            "such as jax.ShapeDtypeStruct or an array.",
+            kernel=self.kernel,
+        )
+
+    def _output(self, coordinate: NormalCoordinate, shape: Any) -> Nest:
+        if coordinate in self.out_shape:
+            raise LaunchValueError(
+                f"{coordinate_text(coordinate)!r} is declared as an output twice.", kernel=self.kernel
+            )
+        self.out_shape[coordinate] = shape
+        return coordinate
+
+    def _in_out(self, alias: Any) -> Nest:
+        """An in-out, or a group: a list of them, or a tuple among the arguments, of all arrays in it."""
+        if isinstance(alias, list) or (isinstance(alias, tuple) and not _is_path(alias)):
+            return Group(tuple(map(self._in_out, alias)))
+        coordinate = self.normal(alias, "input_output_aliases")
+        inside = _arrays_at(coordinate, self.passed)
+        self.aliases += inside
+        return coordinate if inside == [coordinate] else Group(tuple(inside))
+
+    def _check_unique(self) -> None:
+        for number, key in enumerate(self.aliases):
+            if key in self.aliases[:number]:
+                raise LaunchValueError(
+                    f"input_output_aliases names {coordinate_text(key)!r} twice.",
+                    kernel=self.kernel,
+                    parameter=key[0],
+                )
+
+
+def _first(nest: Nest) -> NormalCoordinate:
+    return _first(nest.members[0]) if isinstance(nest, Group) else nest
 
 
 def _arrays_at(coordinate: NormalCoordinate, passed: Mapping[str, Any]) -> list[NormalCoordinate]:
@@ -277,21 +406,14 @@ def _is_plain(value: Any) -> bool:
     return not (is_shaped(base_array(value)) or isinstance(value, (tuple, list)))
 
 
-def _check_unique(aliases: Sequence[NormalCoordinate], kernel: str) -> None:
-    for number, key in enumerate(aliases):
-        if key in aliases[:number]:
-            raise LaunchValueError(
-                f"input_output_aliases names {coordinate_text(key)!r} twice.", kernel=kernel, parameter=key[0]
-            )
-
-
 def zeroed_indices(
     zeroed: Any, placed: Placed, parameters: Sequence[Parameter], *, kernel: str
 ) -> tuple[int, ...]:
     """Indices, among the outputs in signature order, of those that `zeroed_outputs` names.
 
     Args:
-      zeroed: a coordinate or position among the declared outputs, or a sequence of these.
+      zeroed: a coordinate (of a tuple, for all outputs in it), or a sequence of these. A position at
+        which the signature has no output is one among the declared outputs.
       placed: the outputs.
       parameters, kernel: of the kernel.
 
@@ -299,27 +421,29 @@ def zeroed_indices(
       LaunchValueError: it names an in-out, or no output.
     """
     names = [parameter.name for parameter in parameters]
-    position = {name: index for index, name in enumerate(names)}
-    ordered = sorted(placed.out_shape, key=lambda key: (position[key[0]], *key[1:]))
+    ordered = sorted(placed.out_shape, key=lambda key: (names.index(key[0]), *key[1:]))
     declared = list(placed.out_shape)
-    found = []
-    for one in [zeroed] if isinstance(zeroed, (str, int)) else list(zeroed or ()):
-        if isinstance(one, int) and not isinstance(one, bool):
-            key = declared[one] if 0 <= one < len(declared) else None
+    in_signature = {names.index(key[0]) for key in ordered}
+    coordinates: list[Any] = [zeroed] if isinstance(zeroed, (str, int)) else list(zeroed or ())
+    found: set[int] = set()
+    for one in coordinates:
+        if isinstance(one, int) and not isinstance(one, bool) and one not in in_signature:
+            inside = declared[one : one + 1] if one >= 0 else []
         else:
             key = normalize_coordinate(one, names, kernel=kernel, setting="zeroed_outputs")
-        if key is not None and key in placed.aliases:
-            raise LaunchValueError(
-                f"zeroed_outputs names {coordinate_text(key)!r}, which is an in-out: zeroing it would lose "
-                "what it was given; pass zeros for it, or declare it as an output.",
-                kernel=kernel,
-                parameter=key[0],
-            )
-        if key not in placed.out_shape:
+            inside = [other for other in ordered if other[: len(key)] == key]
+            if not inside and any(other[: len(key)] == key for other in placed.aliases):
+                raise LaunchValueError(
+                    f"zeroed_outputs names {coordinate_text(key)!r}, which is an in-out: zeroing it would "
+                    "lose what it was given; pass zeros for it, or declare it as an output.",
+                    kernel=kernel,
+                    parameter=key[0],
+                )
+        if not inside:
             raise LaunchValueError(
                 f"zeroed_outputs has {one!r}, which is no output; outputs are "
                 f"{', '.join(map(coordinate_text, ordered)) or 'none'}.",
                 kernel=kernel,
             )
-        found.append(ordered.index(key))
-    return tuple(sorted(set(found)))
+        found.update(map(ordered.index, inside))
+    return tuple(sorted(found))

@@ -76,7 +76,7 @@ class Request:
             self.settings.get("input_output_aliases"),
             kernel=self.name,
         )
-        taken = {one.coordinate for one in outputs.declared if one.coordinate is not None}
+        taken = set(outputs.coordinates())
         self.positional = positional_parameters(
             self.parameters, args, self.passed, taken | configs.configured_names(fn), kernel=self.name
         )
@@ -86,8 +86,7 @@ class Request:
             for name, value in {**dict(zip(self.positional, args, strict=True)), **self.passed}.items()
         }
         outputs = replace(outputs, described=self._described(outputs))
-        named = outputs.declared or outputs.described or outputs.in_outs or self.refs
-        if not (named or self.settings.get("has_side_effect")):
+        if not (outputs or self.refs or self.settings.get("has_side_effect")):
             outputs = replace(outputs, in_outs=self._discover())
         self.placed = place_outputs(
             outputs, self.parameters, self.arguments, tuple(self.refs), kernel=self.name
@@ -119,9 +118,8 @@ class Request:
         """The outputs that the launch declares by tensor descriptors of shapes."""
         names = [parameter.name for parameter in self.parameters]
         declared = {
-            normalize_coordinate(one.coordinate, names, kernel=self.name, setting="out_shape")
-            for one in outputs.declared
-            if one.coordinate is not None
+            normalize_coordinate(coordinate, names, kernel=self.name, setting="out_shape")
+            for coordinate in outputs.coordinates()
         }
 
         def found(value: Any, coordinate: NormalCoordinate) -> Iterator[Declared]:

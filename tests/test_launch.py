@@ -485,7 +485,7 @@ def test_discovered_outputs_may_be_donated():
         (LaunchTypeError, "out_shape declares 'out_ptr' as 3", lambda: launch(add, X, X, 1, out_shape={"out_ptr": 3})),
         (LaunchValueError, "out_shape and out_type are both given", lambda: launch(add, X, out_shape=X, out_type=X)),
         (LaunchValueError, "out_names has 2 names for 1", lambda: launch(add, X, out_shape=X, out_names=["a", "b"])),
-        (LaunchValueError, "out_names is given beside", lambda: launch(add, X, out_shape={"out_ptr": X}, out_names="out_ptr")),
+        (LaunchValueError, "out_names lists .'x_ptr'., but out_shape declares .'out_ptr'.", lambda: launch(add, X, out_shape={"out_ptr": X}, out_names="x_ptr")),
         (LaunchValueError, "declared as an output twice", lambda: launch(add, X, out_type=(X, X), out_names=["out_ptr", 2])),
         (LaunchValueError, "output 1 has no parameter left", lambda: launch(add, X, X, 1, BLOCK=32, out_type=(X, X))),
         (LaunchValueError, "'n', for which the launch passes no array", lambda: launch(add, X, X, X, 1, BLOCK=32, input_output_aliases="n", grid=1)),
