@@ -16,7 +16,7 @@ from jtprim.errors import LaunchTypeError, LaunchValueError
 from jtprim.inspection import InspectedKernel, inspect
 from jtprim.plan import Plans, bound_equation, plan_key
 from jtprim.primitive import ArgumentBuilder
-from jtprim.request import GridLike, Request, positional_parameters, sort_keywords
+from jtprim.request import GridLike, Request, positional_parameters, refuse_keyword, sort_keywords
 from jtprim.specialize import configs
 from jtprim.specialize.binder import Specialization, specialize_arguments
 from jtprim.specialize.compile import Binary, compiled_binaries
@@ -72,7 +72,8 @@ class Kernel:
         self.__wrapped__ = jit_function(fn).fn
         self.watch = KernelWatch(fn)
         self.plans = Plans()
-        sort_keywords(self.fn, self.keywords)
+        for unknown in sort_keywords(self.fn, self.keywords)[3]:
+            refuse_keyword(self.fn, unknown)
 
     def __getitem__(self, grid: GridLike) -> Callable[..., Any]:
         return functools.partial(_launch, self, grid)
@@ -248,14 +249,14 @@ def _wrap(fn: TritonKernel) -> Kernel:
 
 
 def _launch(owner: Kernel, grid: GridLike, *args: Any, **kwargs: Any) -> Any:
-    kwargs = {**owner.keywords, **kwargs}
+    own, kwargs = kwargs, {**owner.keywords, **kwargs}
     # A function other than the grid is computed from the arguments at each launch: no plan holds it.
     plain = isinstance(owner.fn, JITFunction) and not callable(kwargs.get("zeroed_outputs"))
     key = plan_key(args, kwargs) if plain else None
     plan = owner.plans.find(key, owner.watch.source())
     if plan is not None:
         return plan.launch(grid, args, kwargs)
-    request = Request(owner.fn, grid, args, kwargs)
+    request = Request(owner.fn, grid, args, own, owner.keywords)
     operands, params = request.equation()
     if key is not None:
         owner.plans.keep(key, request.plan(params))
@@ -289,7 +290,9 @@ def specialize(kernel: Any, *args: Any, target: TargetLike | None = None, **kwar
     fn = kernel.fn if isinstance(kernel, Kernel) else kernel
     stored = kernel.keywords if isinstance(kernel, Kernel) else {}
     name, parameters = kernel_name(fn), kernel_parameters(fn)
-    passed, options, settings = sort_keywords(fn, {**stored, **kwargs})
+    passed, options, settings, unknown = sort_keywords(fn, {**stored, **kwargs})
+    for key in unknown:
+        refuse_keyword(fn, key)
     targets = parse_targets(target or settings.get("target")) or environment_targets()
     if not targets:
         raise ValueError(

@@ -7,9 +7,10 @@ callable (grid, heuristics, pruning, hooks, `zeroed_outputs`) resolved to data.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import jax
 
@@ -64,11 +65,32 @@ def option_names() -> tuple[str, ...]:
 class Request:
     """One launch being worked out."""
 
-    def __init__(self, fn: Kernel, grid: GridLike, args: Sequence[Any], kwargs: Mapping[str, Any]):
-        self.fn, self.grid, self.args, self.kwargs = fn, grid, args, kwargs
+    def __init__(
+        self,
+        fn: Kernel,
+        grid: GridLike,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        stored: Mapping[str, Any],
+    ):
+        """Takes the launch apart.
+
+        Args:
+          fn, grid, args, kwargs: of the launch.
+          stored: keywords that are kept with the kernel, for which the launch may have its own.
+        """
+        self.fn, self.grid, self.args = fn, grid, args
         self.name = kernel_name(fn)
         self.parameters = kernel_parameters(fn)
-        self.passed, self.options, self.settings = sort_keywords(fn, kwargs)
+        self.passed, self.options, self.settings, self.unknown = (
+            {**kept, **own}
+            for kept, own in zip(sort_keywords(fn, stored), sort_keywords(fn, kwargs), strict=True)
+        )
+        # A function may have names of its own, if they don't look like misspelled ones.
+        functions = callable(grid) or callable(self.settings.get("zeroed_outputs"))
+        for key in self.unknown:
+            if not functions or did_you_mean(key, _known_names(fn)):
+                refuse_keyword(fn, key)
         outputs = declare_outputs(
             self.settings.get("out_shape"),
             self.settings.get("out_names"),
@@ -78,7 +100,12 @@ class Request:
         )
         taken = set(outputs.coordinates())
         self.positional = positional_parameters(
-            self.parameters, args, self.passed, taken | configs.configured_names(fn), kernel=self.name
+            self.parameters,
+            args,
+            self.passed,
+            taken | configs.configured_names(fn),
+            overtaken=set(kwargs) - set(stored),
+            kernel=self.name,
         )
         self.refs: dict[NormalCoordinate, Any] = {}
         self.arguments = {
@@ -196,8 +223,9 @@ class Request:
         pinned = {**{k: v for k, v in self.arguments.items() if k in names}, **self.options}
         zeroed = self.settings.get("zeroed_outputs")
         found: list[Configuration] = []
+        unread = set(self.unknown)
         for chosen in configs.configurations(self.fn, known, pinned):
-            meta = {**known, **chosen.keywords}
+            meta = _Metaparameters({**known, **chosen.keywords, **self.unknown}, unread)
             constexprs, options = {}, dict(self.options)
             for key, value in chosen.keywords.items():
                 if any(parameter.name == key for parameter in self.parameters):
@@ -213,6 +241,8 @@ class Request:
             )
             if configuration not in found:
                 found.append(configuration)
+        if unread:
+            refuse_keyword(self.fn, sorted(unread)[0])
         return found
 
     def _zeroed(self, declared: Any, chosen: configs.Chosen) -> tuple[int, ...]:
@@ -247,6 +277,22 @@ class Request:
         )
 
 
+class _Metaparameters(dict[str, Any]):
+    """What a grid function sees; it tells which of the names that nothing else knows were read."""
+
+    def __init__(self, values: Mapping[str, Any], unread: set[str]):
+        super().__init__(values)
+        self._unread = unread
+
+    def __getitem__(self, name: str) -> Any:
+        self._unread.discard(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._unread.discard(name)
+        return super().get(name, default)
+
+
 def freeze_options(options: Mapping[str, Any], *, kernel: str) -> tuple[tuple[str, Any], ...]:
     """Compile options as hashable data: mappings become pairs and lists tuples, which Triton takes as well.
 
@@ -275,26 +321,23 @@ def freeze_options(options: Mapping[str, Any], *, kernel: str) -> tuple[tuple[st
 
 def sort_keywords(
     fn: Kernel, keywords: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Keywords as kernel arguments, compile options and settings.
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Keywords as kernel arguments, compile options, settings, and those that are none of these.
 
     A name that is a parameter and an option is both.
     """
     names = [parameter.name for parameter in kernel_parameters(fn)]
-    passed, options, settings = {}, {}, {}
+    passed: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    unknown: dict[str, Any] = {}
     for key, value in keywords.items():
         if key in names:
             passed[key] = value
         elif key in SETTINGS:
             settings[key] = value
         elif key not in option_names():
-            raise LaunchTypeError(
-                f"no parameter named {key!r}; parameters are {listing(names)}; settings are "
-                f"{listing(SETTINGS)}; backend options are {listing(option_names())}."
-                f"{did_you_mean(key, (*names, *SETTINGS, *option_names()))}",
-                kernel=kernel_name(fn),
-                parameter=key,
-            )
+            unknown[key] = value
         if key in option_names():
             options[key] = value
     for key, value in (settings.pop("backend_options", None) or {}).items():
@@ -305,8 +348,30 @@ def sort_keywords(
                 kernel=kernel_name(fn),
                 parameter=key,
             )
+        if key in options:
+            raise LaunchValueError(
+                f"option {key!r} is given as a keyword and in backend_options; pass it once.",
+                kernel=kernel_name(fn),
+                parameter=key,
+            )
         options[key] = value
-    return passed, options, settings
+    return passed, options, settings, unknown
+
+
+def refuse_keyword(fn: Kernel, key: str) -> NoReturn:
+    """Says that a launch's keyword means nothing, and which ones are near it."""
+    names = [parameter.name for parameter in kernel_parameters(fn)]
+    raise LaunchTypeError(
+        f"no parameter named {key!r}; parameters are {listing(names)}; settings are "
+        f"{listing(SETTINGS)}; backend options are {listing(option_names())}."
+        f"{did_you_mean(key, _known_names(fn))}",
+        kernel=kernel_name(fn),
+        parameter=key,
+    )
+
+
+def _known_names(fn: Kernel) -> tuple[str, ...]:
+    return (*(parameter.name for parameter in kernel_parameters(fn)), *SETTINGS, *option_names())
 
 
 def positional_parameters(
@@ -315,26 +380,49 @@ def positional_parameters(
     keywords: Mapping[str, Any],
     taken: set[Any],
     *,
+    overtaken: Collection[str] = (),
     kernel: str,
 ) -> list[str]:
     """The parameter of each positional argument.
 
-    They go to the parameters in order, passing over those that are outputs, that come by keyword, or
-    that a configuration sets.
+    They go to the parameters in order, passing over outputs, constexprs that come by keyword, what is
+    stored with the kernel, and what a configuration sets.
+
+    Args:
+      parameters: the kernel's parameters.
+      args: the positional arguments.
+      keywords: the arguments that come by keyword.
+      taken: coordinates of outputs, and names that configurations set.
+      overtaken: names that an argument behind them may not pass over, unless they are constexprs: as in
+        Python, a positional argument would be meant for them.
+      kernel: the kernel's name, for messages.
+
+    Raises:
+      LaunchTypeError: there are too many, or one is meant for a parameter that comes by keyword.
     """
-    places = [
-        parameter.name
+    inputs = [
+        parameter
         for index, parameter in enumerate(parameters)
-        if parameter.name not in keywords
-        and not ({parameter.name, index, (parameter.name,), (index,)} & taken)
+        if not ({parameter.name, index, (parameter.name,), (index,)} & taken)
     ]
+    places = [parameter.name for parameter in inputs if parameter.name not in keywords]
     if len(args) > len(places):
         raise LaunchTypeError(
             f"got {len(args)} positional arguments for {len(places)} parameters ({listing(places)}); the "
             "others are passed by keyword, are outputs, or are set by the kernel's configurations.",
             kernel=kernel,
         )
-    return places[: len(args)]
+    places = places[: len(args)]
+    before = itertools.takewhile(lambda parameter: parameter.name not in places[-1:], inputs)
+    for parameter in before if places else ():
+        if parameter.name in overtaken and not parameter.is_constexpr:
+            raise LaunchTypeError(
+                f"got multiple values for argument {parameter.name!r}: by keyword, and by position; pass "
+                "what stands behind it by keyword too.",
+                kernel=kernel,
+                parameter=parameter.name,
+            )
+    return places
 
 
 def _targets(settings: Mapping[str, Any], kernel: str) -> Sequence[TargetLike] | None:

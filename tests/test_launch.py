@@ -88,6 +88,29 @@ def test_options_may_come_as_a_mapping():
     assert dict(params["configurations"][0].options) == {"num_warps": 2, "maxnreg": 64}
 
 
+def test_a_launchs_options_come_before_stored_ones_in_either_form():
+    stored = jt.kernel(add, backend_options={"num_warps": 2}, num_stages=3)
+    expected = equation(add, X, X, n=100, BLOCK=32, out_shape=X, num_warps=8, num_stages=1)
+    for own in ({"num_warps": 8, "num_stages": 1}, {"backend_options": {"num_warps": 8, "num_stages": 1}}):
+        assert equation(stored, X, X, n=100, BLOCK=32, out_shape=X, **own) == expected
+
+
+def test_a_name_that_functions_alone_read_is_theirs():
+    grid = lambda meta: triton.cdiv(meta["n"], meta["BLOCK"] * meta.get("PER_PROGRAM"))
+    params = equation(add, X, X, n=100, BLOCK=16, PER_PROGRAM=2, out_shape=X, grid=grid)
+    assert params["configurations"][0].grid == (4, 1, 1)
+    zeroed = lambda meta: ["out_ptr"] if meta["ZEROED"] else []
+    params = equation(
+        count, x_ptr=X, n=100, BLOCK=32, out_shape={"out_ptr": X[:1]}, zeroed_outputs=zeroed, ZEROED=1
+    )
+    assert params["configurations"][0].zeroed == (0,)
+
+
+def test_positional_arguments_pass_over_what_is_stored():
+    params = equation(jt.kernel(add, y_ptr=X), X, 100, BLOCK=16, out_shape={"out_ptr": X})
+    assert params == equation(add, X, X, n=100, BLOCK=16, out_shape={"out_ptr": X})
+
+
 def test_options_that_are_mappings_are_part_of_the_equation():
     libraries = {"libdevice": "/some/path.bc"}
     params = equation(add, X, X, X, 100, BLOCK=32, extern_libs=libraries)
@@ -504,6 +527,10 @@ def test_discovered_outputs_may_be_donated():
         (LaunchValueError, "zeroed_outputs has 'y_ptr', which is no output", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, zeroed_outputs="y_ptr")),
         (LaunchTypeError, "cost_estimate is .'flop': 3.; expected a jt.CostEstimate, or a mapping with flops", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, cost_estimate={"flop": 3})),
         (LaunchValueError, "target and compute_capability are both given", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, target="cuda:90", compute_capability=90)),
+        (LaunchTypeError, "got multiple values for argument 'x_ptr'", lambda: launch(add, X, x_ptr=X, n=1, BLOCK=32, out_shape=X)),
+        (LaunchValueError, "option 'num_warps' is given as a keyword and in backend_options", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, num_warps=4, backend_options={"num_warps": 2})),
+        (LaunchTypeError, "no parameter named 'BLOK'.*Did you mean", lambda: jt.kernel(add)[lambda meta: 1](X, X, n=1, BLOCK=32, out_shape=X, BLOK=4)),
+        (LaunchTypeError, "no parameter named 'UNREAD'", lambda: jt.kernel(add)[lambda meta: 1](X, X, n=1, BLOCK=32, out_shape=X, UNREAD=4)),
         (LaunchTypeError, "metadata is 3; expected bytes", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, metadata=3)),
         (LaunchTypeError, "option 'extern_libs' is a set that can't be hashed", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape=X, extern_libs={1})),
         (LaunchTypeError, "called without a grid", lambda: jt.kernel(add)(X)),
