@@ -6,7 +6,7 @@ differentiate, batch), it can do with a kernel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -36,6 +36,21 @@ _SCALARS = {
 }
 
 
+def is_empty(params: Mapping[str, Any]) -> bool:
+    """Whether a launch has no programs, in any of its configurations."""
+    return all(0 in configuration.grid for configuration in params["configurations"])
+
+
+def no_work(*operands: Any, **params: Any) -> list[Any]:
+    """The results of a launch without programs: zeros, and in-outs as they were given."""
+    out_shape: OutShape = params["out_shape"]
+    kept = {output: operands[operand] for operand, output in params["aliases"]}
+    return [
+        kept[index] if index in kept else jnp.zeros(shape.shape, shape.dtype)
+        for index, shape in enumerate(out_shape.shapes)
+    ]
+
+
 def translate(*operands: jax.Array, **params: Any) -> list[jax.Array]:
     """The results of one equation of `triton_kernel_p`, computed by JAX operations.
 
@@ -48,6 +63,8 @@ def translate(*operands: jax.Array, **params: Any) -> list[jax.Array]:
     Returns:
       The outputs, zero where the kernel writes nothing, then the in-outs.
     """
+    if is_empty(params):
+        return no_work(*operands, **params)
     source: KernelSource = params["kernel"]
     out_shape: OutShape = params["out_shape"]
     configuration: Configuration = params["configurations"][0]
