@@ -9,6 +9,7 @@ lowering.
 from __future__ import annotations
 
 import enum
+import math
 import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from triton import language as tl
 from triton._utils import type_canonicalisation_dict
 from triton.runtime.jit import JITCallable
 
-from jtprim.descriptors import TensorDescriptor
+from jtprim.descriptors import ByValue, TensorDescriptor
 from jtprim.errors import LaunchTypeError, LaunchValueError, did_you_mean, listing
 from jtprim.specialize.kernel import cache_key
 
@@ -49,10 +50,15 @@ class Operand:
     Attributes:
       index: of the operand.
       view: set where the kernel gets a tensor descriptor of the array in place of a pointer to it.
+      by_value: whether the kernel gets the array's one element in place of a pointer to it.
+      strides: of a batched launch, elements from one program's array to the next one's, for each of the
+        batch's axes; 0 for an array that they share.
     """
 
     index: int
     view: View | None = None
+    by_value: bool = False
+    strides: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return f"operand {self.index}"
@@ -64,14 +70,37 @@ class Output:
 
     Attributes:
       index: of the output.
-      view: as an `Operand`'s.
+      view, strides: as an `Operand`'s.
     """
 
     index: int
     view: View | None = None
+    strides: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return f"output {self.index}"
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How a batched launch spreads over the grid.
+
+    Attributes:
+      axis: of the grid, along which the kernel itself has one program.
+      sizes: the batch's extents, outermost first; along `axis` run as many programs as their product.
+    """
+
+    axis: int
+    sizes: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.sizes)
+
+    def grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+        """The grid of all launches together, from that of one."""
+        x, y, z = (self.size if axis == self.axis else size for axis, size in enumerate(grid))
+        return x, y, z
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +174,9 @@ def is_array(value: Any) -> bool:
 
 
 def base_array(value: Any) -> Any:
-    """The array behind a tensor descriptor; any other argument itself."""
+    """The array behind a tensor descriptor or a number passed by value; any other argument itself."""
+    if isinstance(value, ByValue):
+        return value.array
     return value.base if isinstance(value, TensorDescriptor) else value
 
 

@@ -1,4 +1,4 @@
-"""`TensorDescriptor`: an array that a kernel gets as a tensor descriptor (TMA) in place of a pointer."""
+"""Arrays that a kernel gets as something else than a pointer: a tensor descriptor (TMA), or a number."""
 
 from __future__ import annotations
 
@@ -72,3 +72,23 @@ jax.tree_util.register_dataclass(
     data_fields=["base"],
     meta_fields=["shape", "strides", "block_shape", "layout", "padding", "round_f32_to_tf32"],
 )
+
+
+@dataclass
+class ByValue:
+    """What `by_value` returns; a pytree whose one leaf is `array`."""
+
+    array: Any
+
+
+def by_value(array: Any) -> ByValue:
+    """Passes an array of no axes to a kernel as a number, in place of a pointer to it.
+
+    Its value is read as the kernel runs: it may change without a new compilation, and never goes through
+    the host. The kernel is not specialized for it (divisible by 16, equal to 1), as with Triton's
+    ``do_not_specialize``. A Python number that went through `jax.jit` is passed so by itself.
+    """
+    return ByValue(array)
+
+
+jax.tree_util.register_dataclass(ByValue, data_fields=["array"], meta_fields=[])

@@ -18,7 +18,7 @@ import numpy as np
 
 from jtprim import compat
 from jtprim.arguments import Path, base_array, static_identity
-from jtprim.descriptors import TensorDescriptor
+from jtprim.descriptors import ByValue, TensorDescriptor
 from jtprim.primitive import check_grid, triton_kernel_p
 from jtprim.specialize.kernel import KernelSource
 
@@ -165,6 +165,8 @@ def _argument_key(value: Any) -> Hashable:
         return (np.ndarray, value.shape, value.dtype)
     if isinstance(value, (tuple, list)):
         return (kind, tuple(map(_argument_key, value)))
+    if kind is ByValue:
+        return (kind, _argument_key(value.array))
     if kind is TensorDescriptor:
         numbers = (value.shape, value.strides, value.block_shape)
         flags = (value.layout, value.padding, value.round_f32_to_tf32)

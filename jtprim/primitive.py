@@ -37,8 +37,8 @@ from jtprim.arguments import (
     normalize_coordinate,
     with_block_shapes,
 )
-from jtprim.descriptors import TensorDescriptor
-from jtprim.errors import LaunchTypeError, LaunchValueError, UnsupportedError, did_you_mean, listing
+from jtprim.descriptors import ByValue, TensorDescriptor
+from jtprim.errors import LaunchTypeError, LaunchValueError, did_you_mean, listing
 from jtprim.specialize.kernel import Kernel, KernelSource, Parameter, kernel_parameters, kernel_source
 from jtprim.specialize.stand_ins import stand_in
 from jtprim.specialize.target import TargetLike, parse_targets, target_name
@@ -237,6 +237,7 @@ def launch_parameters(
         "arguments": trees,
         "out_shape": OutShape(tuple(results)),
         "aliases": tuple(pairs),
+        "batching": None,
         "configurations": tuple(configurations),
         "target": parse_targets(target),
         "name": name or source.name,
@@ -350,9 +351,12 @@ class ArgumentBuilder:
     def _slot(self, value: Any, coordinate: NormalCoordinate) -> Operand | Output | None:
         text = coordinate_text(coordinate)
         view = None
+        by_value = isinstance(value, ByValue)
         if isinstance(value, TensorDescriptor):
             view = self._view(value, text)
             value = value.base
+        elif isinstance(value, ByValue):
+            value = self._single(value.array, text)
         if coordinate in self.declared:
             shape = self.declared.pop(coordinate)
             check_dtype(shape.dtype, kernel=self.kernel, parameter=text)
@@ -361,17 +365,22 @@ class ArgumentBuilder:
         if not is_array(value):
             return None
         check_dtype(value.dtype, kernel=self.kernel, parameter=text)
-        if value.ndim == 0 and getattr(value, "weak_type", False):
-            raise UnsupportedError(
-                f"argument {text!r} is a Python number that JAX traces, and scalars are compiled into the "
-                f"launch; make it static (static_argnames={coordinate[0]!r} in jax.jit), or give it a "
-                "dtype to pass a pointer to one element.",
+        # A Python number that went through jax.jit is still meant as a number.
+        by_value |= view is None and value.ndim == 0 and bool(getattr(value, "weak_type", False))
+        self.operands.append(value)
+        self.slots[coordinate] = Operand(len(self.operands) - 1, view, by_value)
+        return self.slots[coordinate]
+
+    def _single(self, array: Any, text: str) -> Any:
+        """The array of `jt.by_value`, checked to have no axes."""
+        if not is_array(array) or array.ndim != 0:
+            got = f"an array of shape {array.shape}" if is_array(array) else f"a {type(array).__name__}"
+            raise LaunchTypeError(
+                f"argument {text!r} is jt.by_value of {got}; expected an array of no axes.",
                 kernel=self.kernel,
                 parameter=text,
             )
-        self.operands.append(value)
-        self.slots[coordinate] = Operand(len(self.operands) - 1, view)
-        return self.slots[coordinate]
+        return array
 
     def _view(self, descriptor: TensorDescriptor, text: str) -> View:
         """A descriptor without its base, checked by Triton's rules and against the base's size."""
@@ -476,6 +485,8 @@ def _visible(params: Mapping[str, Any]) -> dict[str, Any]:
     if params["aliases"]:
         pairs = ", ".join(f"{operand}: {output}" for operand, output in params["aliases"])
         shown["aliases"] = "{" + pairs + "}"
+    if params["batching"]:
+        shown["batch"] = params["batching"].sizes
     if params["target"]:
         shown["target"] = ",".join(map(target_name, params["target"]))
     if params["name"] != params["kernel"].name:

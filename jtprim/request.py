@@ -31,6 +31,7 @@ from jtprim.plan import Place, Plan
 from jtprim.primitive import ArgumentBuilder, Configuration, CostEstimate, check_grid, launch_parameters
 from jtprim.specialize import configs
 from jtprim.specialize.access import written_paths
+from jtprim.specialize.adapters import adapt
 from jtprim.specialize.binder import specialize_arguments
 from jtprim.specialize.kernel import Kernel, Parameter, kernel_name, kernel_parameters, kernel_source
 from jtprim.specialize.target import PORTABLE, TargetLike, parse_targets, target_of_device_kind
@@ -176,7 +177,8 @@ class Request:
         trees = [builder.build(parameter) for parameter in self.parameters]
         specialization = specialize_arguments(source, trees, builder.operands, (), {}, PORTABLE)
         options = {**self.options, **{k: v for k, v in first.items() if k in option_names()}}
-        written = written_paths(specialization, freeze_options(options, kernel=self.name))
+        kernel = adapt(source, trees, specialization, None, reorder=False)
+        written = written_paths(kernel, freeze_options(options, kernel=self.name))
         return tuple((self.parameters[path[0]].name, *path[1:]) for path in sorted(written))
 
     def _donate(self) -> bool:

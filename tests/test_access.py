@@ -9,6 +9,7 @@ import triton.language as tl
 import jtprim as jt
 from jtprim.errors import LaunchValueError
 from jtprim.specialize.access import Access, kernel_access
+from jtprim.specialize.adapters import unadapted
 from jtprim.specialize.reader import read
 from jtprim.specialize.ttir import kernel_ttir
 from tests.kernels import add, add_pair, count, double_into_first, pair_of_in_and_out, scale_in_place
@@ -19,7 +20,7 @@ INDEX = jax.ShapeDtypeStruct((64,), jnp.int32)
 
 def access(kernel, *args, **kwargs):
     specialization = jt.specialize(kernel, *args, target="cuda:80", **kwargs)
-    return kernel_access(read(kernel_ttir(specialization, ())))
+    return kernel_access(read(kernel_ttir(unadapted(specialization.source, specialization), ())))
 
 
 def reads_and_writes(kernel, *args, **kwargs):

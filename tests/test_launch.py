@@ -569,13 +569,6 @@ def test_a_traced_grid_is_refused_with_the_remedy():
         jax.jit(lambda n: launch(add, X, X, n=100, BLOCK=32, out_shape=X, grid=(n,)))(3)
 
 
-def test_a_traced_python_number_is_refused_with_the_remedy():
-    with pytest.raises(
-        UnsupportedError, match="add: argument 'n' is a Python number that JAX traces.*static_argnames='n'"
-    ):
-        jax.jit(lambda n: launch(add, X, X, n=n, BLOCK=32, out_shape=X, grid=(4,)))(3)
-
-
 @pytest.mark.parametrize("value", [3, add.fn, None])
 def test_only_triton_kernels_are_kernels(value):
     with pytest.raises(TypeError, match="no Triton kernel|expected a Triton kernel"):

@@ -25,13 +25,13 @@ from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
 from triton.runtime.errors import PTXASError
 
 from jtprim import compat
-from jtprim.arguments import Operand, Output, Tree, View, coordinate_text
+from jtprim.arguments import Batching, Operand, Output, Tree, View, coordinate_text
 from jtprim.errors import LaunchValueError, OutOfSharedMemoryError, UnsupportedError
 from jtprim.lowering import payload
 from jtprim.lowering.cubin import without_ptx_text
 from jtprim.primitive import Configuration, CostEstimate, OutShape
 from jtprim.specialize.access import written_paths
-from jtprim.specialize.adapters import Adapter
+from jtprim.specialize.adapters import Adapter, adapt
 from jtprim.specialize.binder import leaves_by_path, specialize_arguments
 from jtprim.specialize.compile import Binary, compile_arguments
 from jtprim.specialize.descriptors import decomposed, shape_and_strides
@@ -78,7 +78,7 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
         source,
         candidates,
         lambda candidate: _kernel_call(
-            source, params["arguments"], ctx.avals_in, out_shape.shapes, candidate, target
+            source, params["arguments"], ctx.avals_in, out_shape.shapes, candidate, target, params["batching"]
         ),
     )
     _check_written(params, ctx.avals_in, candidates[0])
@@ -146,7 +146,8 @@ def _check_written(params: Mapping[str, Any], operands: Sequence[Any], configura
         source, arguments, operands, outputs, dict(configuration.constexprs), PORTABLE
     )
     try:
-        written = written_paths(specialization, configuration.options)
+        kernel = adapt(source, arguments, specialization, params["batching"], reorder=False)
+        written = written_paths(kernel, configuration.options)
     except CompilationError:
         return  # it compiled for its own target, and may well not for the portable one
     leaves = leaves_by_path(params["arguments"])
@@ -239,6 +240,7 @@ def _kernel_call(
     outputs: Sequence[jax.ShapeDtypeStruct],
     configuration: Configuration,
     target: GPUTarget,
+    batching: Batching | None,
 ) -> _Compiled:
     arguments = configuration.arguments(source, arguments)
     adapter, binary = compile_arguments(
@@ -249,13 +251,15 @@ def _kernel_call(
         dict(configuration.constexprs),
         configuration.options,
         target,
+        batching,
     )
+    grid = configuration.grid if batching is None else batching.grid(configuration.grid)
     call = payload.KernelCall(
         kernel=_kernel(source, binary),
-        grid=configuration.grid,
+        grid=grid,
         parameters=tuple(_parameters(adapter, binary, arguments, outputs, configuration)),
     )
-    blocks = math.prod(configuration.grid) * binary.num_ctas
+    blocks = math.prod(grid) * binary.num_ctas
     return _Compiled(call, configuration, blocks * binary.scratch_bytes, binary.scratch_alignment_bytes)
 
 
@@ -314,7 +318,7 @@ def _parameters(
     for path, kind in specialization.leaf_types():
         if kind == "constexpr":
             continue
-        place = (*adapter.paths[path[0]], *path[1:])
+        place = adapter.kernel_path(path)
         leaf = leaves[place]
         if not isinstance(leaf, (Operand, Output)):
             found.append(scalar_parameter(kind, leaf.value))

@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtprim.arguments import Operand, Output, Static, Tree, coordinate_text
+from jtprim.arguments import Batching, Operand, Output, Static, Tree, coordinate_text
 from jtprim.lowering import portable
 from jtprim.primitive import Configuration, OutShape
-from jtprim.specialize.binder import Specialization, leaves_by_path, specialize_arguments
+from jtprim.specialize.adapters import Adapter, adapt
+from jtprim.specialize.binder import leaves_by_path, specialize_arguments
 from jtprim.specialize.descriptors import decomposed
 from jtprim.specialize.kernel import KernelSource
 from jtprim.specialize.target import PORTABLE
@@ -38,7 +39,9 @@ _SCALARS = {
 
 def is_empty(params: Mapping[str, Any]) -> bool:
     """Whether a launch has no programs, in any of its configurations."""
-    return all(0 in configuration.grid for configuration in params["configurations"])
+    batching: Batching | None = params["batching"]
+    empty = all(0 in configuration.grid for configuration in params["configurations"])
+    return empty or (batching is not None and batching.size == 0)
 
 
 def no_work(*operands: Any, **params: Any) -> list[Any]:
@@ -72,18 +75,21 @@ def translate(*operands: jax.Array, **params: Any) -> list[jax.Array]:
     specialization = specialize_arguments(
         source, arguments, operands, out_shape.shapes, dict(configuration.constexprs), PORTABLE
     )
-    ttir = kernel_ttir(specialization, configuration.options)
-    values, places = _values(specialization, arguments, operands, out_shape)
+    batching: Batching | None = params["batching"]
+    adapter = adapt(source, arguments, specialization, batching, reorder=False)
+    ttir = kernel_ttir(adapter, configuration.options)
+    values, places = _values(adapter, arguments, operands, out_shape)
     written = {output: operand for operand, output in params["aliases"]}
     wanted = [
         places[(Operand, written[index]) if index in written else (Output, index)]
         for index in range(len(out_shape.items))
     ]
-    return portable.execute(ttir, configuration.grid, values, wanted, kernel=source.name)
+    grid = configuration.grid if batching is None else batching.grid(configuration.grid)
+    return portable.execute(ttir, grid, values, wanted, kernel=source.name)
 
 
 def _values(
-    specialization: Specialization,
+    adapter: Adapter,
     arguments: Sequence[Tree],
     operands: Sequence[jax.Array],
     out_shape: OutShape,
@@ -92,10 +98,11 @@ def _values(
     leaves = leaves_by_path(arguments)
     values: list[Any] = []
     places: dict[tuple[type, int], int] = {}
-    for path, kind in specialization.leaf_types():
+    for path, kind in adapter.specialization.leaf_types():
         if kind == "constexpr":
             continue
-        leaf = leaves[path]
+        place = adapter.kernel_path(path)
+        leaf = leaves[place]
         if isinstance(leaf, Static):
             values.append(_scalar(kind, leaf.value))
             continue
@@ -106,8 +113,8 @@ def _values(
             shape = out_shape.shapes[leaf.index]
             values.append(jnp.zeros(shape.shape, shape.dtype))
         if leaf.view is not None:
-            source = specialization.source
-            name = coordinate_text((source.function.params[path[0]].name, *path[1:]))
+            source = adapter.specialization.source
+            name = coordinate_text((source.function.params[place[0]].name, *place[1:]))
             numbers = decomposed(leaf.view, kernel=source.name, parameter=name)
             values += [_scalar(kind, number) for kind, number in numbers]
     return values, places

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jtprim.arguments import Path
-from jtprim.specialize.binder import Specialization
+from jtprim.specialize.adapters import Adapter
 from jtprim.specialize.descriptors import decomposed_paths
 from jtprim.specialize.reader import Block, Module, Operation, Region, Variable, read
 from jtprim.specialize.ttir import kernel_ttir
@@ -58,19 +58,30 @@ class Access:
 
 
 @functools.lru_cache(maxsize=1024)
-def written_paths(specialization: Specialization, options: tuple[tuple[str, Any], ...]) -> frozenset[Path]:
+def written_paths(adapter: Adapter, options: tuple[tuple[str, Any], ...]) -> frozenset[Path]:
     """The paths, in a kernel's signature, of the pointers that it writes through.
 
     Args:
-      specialization: for the portable target.
+      adapter: the kernel, for the portable target.
       options: the launch's compile options.
 
     Raises:
       triton.CompilationError: the frontend's own error.
     """
-    access = kernel_access(read(kernel_ttir(specialization, options)))
-    paths = list(decomposed_paths(specialization))
-    return frozenset(paths[position] for position in access.writes)
+    access = kernel_access(read(kernel_ttir(adapter, options)))
+    paths = list(decomposed_paths(adapter.specialization))
+    return frozenset(adapter.kernel_path(paths[position]) for position in access.writes)
+
+
+@functools.lru_cache(maxsize=1024)
+def read_axes(adapter: Adapter, options: tuple[tuple[str, Any], ...]) -> frozenset[int]:
+    """The axes of the grid that a kernel asks about: a program's place, or the number of programs.
+
+    Args, raises: as `written_paths`.
+    """
+    asking = ("tt.get_program_id", "tt.get_num_programs")
+    operations = read(kernel_ttir(adapter, options)).operations()
+    return frozenset(int(one.attributes["axis"]) for one in operations if one.name in asking)
 
 
 _Origins = frozenset[int]
@@ -206,3 +217,4 @@ def _is_reference(variable: Variable) -> bool:
 
 def clear_caches() -> None:
     written_paths.cache_clear()
+    read_axes.cache_clear()

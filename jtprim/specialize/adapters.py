@@ -2,8 +2,10 @@
 
 The GPU runtime hands a kernel its buffers as "operands, then results". A kernel whose output comes
 before an input in its signature gets an adapter: a function with the same name whose parameters stand
-in the runtime's order and which calls the kernel; Triton inlines the call. Its text is put where
-Python's `linecache` finds it, so that Triton can read it and errors can show it.
+in the runtime's order and which calls the kernel; Triton inlines the call. So does a kernel of which a
+scalar argument is in memory, which the adapter loads, and a batched launch, whose adapter moves each pointer
+to the arrays of its own member of the batch. The text is put where Python's `linecache` finds it, so
+that Triton can read it and errors can show it.
 """
 
 from __future__ import annotations
@@ -13,17 +15,34 @@ import hashlib
 import linecache
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import triton
 from triton import language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 from triton.runtime.jit import JITFunction
 
-from jtprim.arguments import Branch, Leaf, Operand, Output, Path, Tree, leaves
+from jtprim.arguments import Batching, Branch, Leaf, Operand, Output, Path, Tree, leaves
 from jtprim.specialize.binder import Specialization
 from jtprim.specialize.kernel import KernelSource
 
+# Types that a parameter may be annotated with, as `triton.language` names them.
+_TYPE_NAMES = {
+    "i1": "int1",
+    **{
+        f"{short}{bits}": f"{long}{bits}"
+        for short, long in (("i", "int"), ("u", "uint"))
+        for bits in (8, 16, 32, 64)
+    },
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "fp64": "float64",
+}
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Adapter:
     """A function that can be compiled, and the specialization of its parameters.
 
@@ -31,11 +50,27 @@ class Adapter:
       function: the kernel itself, or a generated function that calls it.
       specialization: signature, constexprs and attributes by the function's own parameters.
       paths: for each of the function's parameters, its path in the kernel's signature.
+      text: of a generated function.
     """
 
     function: JITFunction
     specialization: Specialization
     paths: tuple[Path, ...]
+    text: str = ""
+
+    def kernel_path(self, path: Path) -> Path:
+        """The path in the kernel's signature of what is at `path` in the function's."""
+        return (*self.paths[path[0]], *path[1:])
+
+    # All that a function is generated from is in these; a `JITFunction` itself hashes slowly.
+    def _identity(self) -> tuple[Specialization, tuple[Path, ...], str]:
+        return self.specialization, self.paths, self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Adapter) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
 
 
 def in_runtime_order(arguments: Sequence[Tree]) -> bool:
@@ -51,21 +86,41 @@ def unadapted(source: KernelSource, specialization: Specialization) -> Adapter:
     return Adapter(source.compilable(), specialization, tuple(paths))
 
 
-def adapt(source: KernelSource, arguments: Sequence[Tree], specialization: Specialization) -> Adapter:
-    """The function to compile so that pointers stand in the runtime's order.
+def adapt(
+    source: KernelSource,
+    arguments: Sequence[Tree],
+    specialization: Specialization,
+    batching: Batching | None,
+    *,
+    reorder: bool = True,
+) -> Adapter:
+    """The function to compile for an equation's arguments.
 
     Whole parameters are moved, so tuples and everything Triton knows of them stay as they are; only a
-    tuple that holds inputs and outputs at once is passed by its elements.
+    tuple that holds inputs and outputs at once, or what the adapter changes, is passed by its elements.
+
+    Args:
+      source, arguments, specialization: the kernel, its arguments, and their specialization.
+      batching: of a batched launch.
+      reorder: whether pointers must stand in the runtime's order.
     """
-    if in_runtime_order(arguments):
+    changed = any(_is_changed(leaf) for tree in arguments for leaf in leaves(tree))
+    if not changed and (not reorder or in_runtime_order(arguments)):
         return unadapted(source, specialization)
     pieces: list[tuple[Path, Tree]] = []
     for index, tree in enumerate(arguments):
         pieces += _pieces(tree, (index,))
     order = sorted(pieces, key=lambda piece: _holds(piece[1], Output))  # a stable sort
     paths = tuple(path for path, _ in order)
-    function = _jit(source, *_source_text(source, arguments, paths))
-    return Adapter(function, _permute(specialization, paths), paths)
+    text, types = _source_text(source, arguments, paths, batching)
+    return Adapter(_jit(source, text, types), _permute(specialization, paths), paths, text)
+
+
+def _is_changed(leaf: Leaf) -> bool:
+    """Whether the kernel gets something else than the compiled function does."""
+    return (isinstance(leaf, Operand) and leaf.by_value) or (
+        isinstance(leaf, (Operand, Output)) and any(leaf.strides)
+    )
 
 
 def _holds(tree: Tree, kind: type[Leaf]) -> bool:
@@ -73,8 +128,9 @@ def _holds(tree: Tree, kind: type[Leaf]) -> bool:
 
 
 def _pieces(tree: Tree, path: Path) -> list[tuple[Path, Tree]]:
-    """The largest parts of an argument that hold no inputs beside outputs, with their paths."""
-    if not (isinstance(tree, Branch) and _holds(tree, Output) and _holds(tree, Operand)):
+    """The largest parts of an argument that can be passed as they are, with their paths."""
+    mixed = _holds(tree, Output) and _holds(tree, Operand)
+    if not isinstance(tree, Branch) or not (mixed or any(map(_is_changed, leaves(tree)))):
         return [(path, tree)]
     return [piece for i, child in enumerate(tree.children) for piece in _pieces(child, (*path, i))]
 
@@ -105,7 +161,7 @@ def _name(specialization: Specialization, path: Path) -> str:
 
 
 def _source_text(
-    source: KernelSource, arguments: Sequence[Tree], paths: Sequence[Path]
+    source: KernelSource, arguments: Sequence[Tree], paths: Sequence[Path], batching: Batching | None
 ) -> tuple[str, tuple[type, ...]]:
     """The text of an adapter, and the NamedTuples in it, which it calls ``type0__``, ``type1__``, ..."""
     parameters = source.function.params
@@ -116,7 +172,7 @@ def _source_text(
 
     def expression(tree: Tree, path: Path) -> str:
         if path in paths:
-            return name(path)
+            return _moved(tree, name(path), parameters[path[0]].annotation_type if len(path) == 1 else "")
         assert isinstance(tree, Branch)
         items = [expression(child, (*path, i)) for i, child in enumerate(tree.children)]
         if tree.type is tuple:
@@ -129,8 +185,33 @@ def _source_text(
         f"{parameter.name}={expression(tree, (index,))}"
         for index, (parameter, tree) in enumerate(zip(parameters, arguments, strict=True))
     ]
-    text = f"def {source.name}({', '.join(declared)}):\n    kernel__({', '.join(passed)})\n"
-    return text, tuple(types)
+    lines = [f"def {source.name}({', '.join(declared)}):", *_batch_indices(batching)]
+    lines.append(f"kernel__({', '.join(passed)})")
+    return "\n    ".join(lines) + "\n", tuple(types)
+
+
+def _batch_indices(batching: Batching | None) -> list[str]:
+    """Lines that compute the program's place in the batch: ``batch0__``, ``batch1__``, ..."""
+    if batching is None:
+        return []
+    lines = [f"batch__ = tl.program_id({batching.axis}).to(tl.int64)"]
+    inner = batching.size
+    for level, size in enumerate(batching.sizes):
+        inner //= size
+        lines.append(f"batch{level}__ = batch__ // {inner} % {size}")
+    return lines
+
+
+def _moved(tree: Tree, name: str, annotation: str) -> str:
+    """What the kernel gets of a parameter of the adapter: a pointer moved, a number loaded."""
+    if not isinstance(tree, (Operand, Output)) or not _is_changed(tree):
+        return name
+    steps = [f"batch{level}__ * {stride}" for level, stride in enumerate(tree.strides) if stride]
+    pointer = " + ".join([name, *steps])
+    if not (isinstance(tree, Operand) and tree.by_value):
+        return pointer
+    loaded = f"tl.load({pointer})"
+    return f"{loaded}.to(tl.{_TYPE_NAMES[annotation]})" if annotation in _TYPE_NAMES else loaded
 
 
 @functools.lru_cache(maxsize=1024)
@@ -140,15 +221,12 @@ def _jit(source: KernelSource, text: str, types: tuple[type, ...]) -> JITFunctio
     digest = hashlib.sha256(f"{source.key}\n{text}".encode()).hexdigest()
     filename = f"<jtprim adapter of {source.name} {digest[:16]}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    namespace = {"tl": tl, "kernel__": source.compilable(), "__name__": source.function.__module__}
+    language: Any = gl if source.function.is_gluon() else tl
+    namespace = {"tl": language, "kernel__": source.compilable(), "__name__": source.function.__module__}
     namespace |= {f"type{index}__": one for index, one in enumerate(types)}
     exec(compile(text, filename, "exec"), namespace)
     function = namespace[source.name]
-    if source.function.is_gluon():
-        from triton.experimental import gluon
-
-        return gluon.jit(function)
-    return triton.jit(function)
+    return (gluon.jit if source.function.is_gluon() else triton.jit)(function)
 
 
 def clear_caches() -> None:

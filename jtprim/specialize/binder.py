@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from triton._utils import find_paths_if, get_iterable_path
+from triton._utils import canonicalize_dtype, find_paths_if, get_iterable_path
 from triton.backends.compiler import BaseBackend, GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import JITCallable, JITFunction, create_function_from_signature
@@ -153,7 +153,17 @@ def specialize_arguments(
         for parameter, tree in zip(source.function.params, arguments, strict=True)
     }
     values.update((name, static.value) for name, static in constexprs.items())
-    return specialize_values(source, values, target)
+    found = specialize_values(source, values, target)
+    # An annotation types what the kernel gets; of a number in memory, the compiled function gets a pointer.
+    in_memory = {
+        parameter.name: f"*{canonicalize_dtype(str(operands[tree.index].dtype))}"
+        for parameter, tree in zip(source.function.params, arguments, strict=True)
+        if isinstance(tree, Operand) and tree.by_value and parameter.annotation_type
+    }
+    if not in_memory:
+        return found
+    signature = tuple((name, in_memory.get(name, kind)) for name, kind in found.signature)
+    return replace(found, signature=signature)
 
 
 def leaves_by_path(arguments: Sequence[Tree]) -> dict[Path, Leaf]:

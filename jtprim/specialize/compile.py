@@ -22,7 +22,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.jit import JITFunction
 
 from jtprim import compat
-from jtprim.arguments import Static, Tree
+from jtprim.arguments import Batching, Static, Tree
 from jtprim.errors import LaunchValueError, OutOfSharedMemoryError, UnsupportedError
 from jtprim.specialize.adapters import Adapter, adapt
 from jtprim.specialize.binder import specialize_arguments
@@ -73,7 +73,7 @@ class Binary:
 # module contains.
 _by_digest: weakref.WeakValueDictionary[str, Binary] = weakref.WeakValueDictionary()
 
-_Key = tuple[str, str, GPUTarget, tuple[Any, ...]]
+_Key = tuple[str, str, GPUTarget, tuple[Any, ...], str]
 _compiled: PerFunction[dict[_Key, Future[Binary]]] = PerFunction()
 _lock = threading.Lock()
 
@@ -124,6 +124,7 @@ def compile_arguments(
     constexprs: Mapping[str, Static],
     options: Sequence[tuple[str, Any]],
     target: GPUTarget,
+    batching: Batching | None,
 ) -> tuple[Adapter, Binary]:
     """Specializes, adapts and compiles a kernel for one configuration of an equation.
 
@@ -131,7 +132,7 @@ def compile_arguments(
       The adapter whose parameters the binary has, and the binary.
     """
     specialization = specialize_arguments(source, arguments, operands, outputs, constexprs, target)
-    adapter = adapt(source, arguments, specialization)
+    adapter = adapt(source, arguments, specialization, batching)
     return adapter, compile_kernel(adapter, options_for(target, options), target)
 
 
@@ -146,7 +147,7 @@ def compile_kernel(adapter: Adapter, options: Mapping[str, Any], target: GPUTarg
     """
     source = adapter.specialization.source
     parsed = check_options(source, options, target)
-    key = (adapter.specialization.key, str(sorted(vars(parsed).items())), target, adapter.paths)
+    key = (adapter.specialization.key, str(sorted(vars(parsed).items())), target, adapter.paths, adapter.text)
     with _lock:
         of_function = _compiled.setdefault(source.function, {})
         future = of_function.get(key)

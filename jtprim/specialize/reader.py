@@ -130,6 +130,19 @@ class Module:
     def parameters(self) -> tuple[Variable, ...]:
         return self.entry.regions[0].blocks[0].arguments
 
+    def operations(self) -> Iterator[Operation]:
+        """All operations of all functions, those inside others too."""
+
+        def inside(operation: Operation) -> Iterator[Operation]:
+            yield operation
+            for region in operation.regions:
+                for block in region.blocks:
+                    for child in block.operations:
+                        yield from inside(child)
+
+        for function in self.functions.values():
+            yield from inside(function)
+
 
 @functools.lru_cache(maxsize=256)
 def read(text: str) -> Module:

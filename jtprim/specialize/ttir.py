@@ -13,8 +13,7 @@ from typing import Any
 from triton.compiler import make_backend
 
 from jtprim import compat
-from jtprim.specialize.adapters import unadapted
-from jtprim.specialize.binder import Specialization
+from jtprim.specialize.adapters import Adapter
 from jtprim.specialize.compile import ast_source, check_options
 from jtprim.specialize.target import PORTABLE
 
@@ -26,16 +25,15 @@ _FP8_DTYPES = ("fp8e4b15", "fp8e4b8", "fp8e4nv", "fp8e5", "fp8e5b16")
 
 
 @functools.lru_cache(maxsize=1024)
-def kernel_ttir(specialization: Specialization, options: tuple[tuple[str, Any], ...]) -> str:
-    """`portable_ttir` of a kernel as it stands, for a specialization made for the portable target.
+def kernel_ttir(adapter: Adapter, options: tuple[tuple[str, Any], ...]) -> str:
+    """`portable_ttir` of a kernel, for a specialization made for the portable target.
 
     Raises:
       triton.CompilationError: the frontend's own error, unchanged.
       LaunchValueError: an option has a value that Triton refuses.
     """
-    source = specialization.source
-    check_options(source, _frontend_options(dict(options)), PORTABLE)
-    return portable_ttir(ast_source(unadapted(source, specialization)), dict(options))
+    check_options(adapter.specialization.source, _frontend_options(dict(options)), PORTABLE)
+    return portable_ttir(ast_source(adapter), dict(options))
 
 
 def portable_ttir(source: Any, options: Mapping[str, object]) -> str:

@@ -1,0 +1,206 @@
+"""`jax.vmap` of launches, against a Python loop."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import triton
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jtprim as jt
+from examples import functions
+from tests.kernels import add, add_tiles_into, copy_tiles, double_into_first, scale_in_place
+
+
+@triton.jit
+def affine(x_ptr, factor_ptr, shift, out_ptr, total_ptr, n, BLOCK: tl.constexpr):
+    """out = x * factor + shift; total += x. The factor has one element."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask)
+    tl.store(out_ptr + offsets, x * tl.load(factor_ptr) + shift, mask=mask)
+    tl.store(total_ptr + offsets, tl.load(total_ptr + offsets, mask=mask) + x, mask=mask)
+
+
+def run(x, factor, shift, total):
+    return jt.kernel(affine)[2](
+        x, factor, jt.by_value(shift), total_ptr=total, n=30, BLOCK=16,
+        out_shape={"out_ptr": x}, input_output_aliases="total_ptr",
+    )  # fmt: skip
+
+
+def reference(x, factor, shift, total):
+    return x * factor + shift, total + x
+
+
+def normal(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def eqns(f, *args):
+    return [eqn for eqn in jax.make_jaxpr(f)(*args).eqns if eqn.primitive is jt.triton_kernel_p]
+
+
+SHAPES = ((30,), (1,), (), (30,))
+some_axes = st.tuples(*(st.sampled_from([None, *range(len(shape) + 1)]) for shape in SHAPES)).filter(
+    lambda axes: any(axis is not None for axis in axes)
+)
+
+
+def batched_arguments(*levels):
+    """Arguments with an axis of each level's size put in where the level has it."""
+    shapes = [list(shape) for shape in SHAPES]
+    for size, axes in levels:
+        for shape, axis in zip(shapes, axes, strict=True):
+            if axis is not None:
+                shape.insert(axis, size)
+    return [normal(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+
+
+@settings(max_examples=20)
+@given(axes=some_axes, size=st.integers(1, 4), out_axes=st.sampled_from([0, 1, -1]))
+def test_any_subset_of_operands_may_be_batched_along_any_axis(axes, size, out_axes):
+    args = batched_arguments((size, axes))
+    found = jax.jit(jax.vmap(run, axes, out_axes))(*args)
+    for ours, expected in zip(found, jax.vmap(reference, axes, out_axes)(*args), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=10)
+@given(outer=some_axes, inner=some_axes, sizes=st.tuples(st.integers(1, 3), st.integers(1, 3)))
+def test_batches_nest(outer, inner, sizes):
+    args = batched_arguments((sizes[1], inner), (sizes[0], outer))
+    nested = lambda f: jax.vmap(jax.vmap(f, inner), outer)
+    assert len(eqns(nested(run), *args)) == 1
+    for ours, expected in zip(jax.jit(nested(run))(*args), nested(reference)(*args), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("platform", ["cuda:90", "hip:gfx942"])
+def test_a_batch_is_one_launch_along_a_free_axis(platform):
+    x = normal(5, 7, 100)
+    f = lambda x: jt.kernel(add)[4](x, x, n=100, BLOCK=32, out_shape={"out_ptr": x})
+    batched = jax.vmap(jax.vmap(f))
+    [eqn] = eqns(batched, x)
+    assert eqn.params["batching"].axis == 2
+    assert "batch=(5, 7)" in str(eqn)
+    [one] = jt.inspect(batched, x, platform=platform).kernels
+    assert one.grid == (4, 1, 35)
+    np.testing.assert_array_equal(batched(x), 2 * x)
+
+
+def test_an_axis_that_the_kernel_asks_about_is_not_free():
+    @triton.jit
+    def places(out_ptr, x_ptr, AXIS: tl.constexpr):
+        value = tl.load(x_ptr) + 100 * tl.program_id(AXIS) + 1000 * tl.num_programs(AXIS)
+        tl.store(out_ptr + tl.program_id(0), value)
+
+    x = normal(3, 1)
+    for axis, free in ((0, 2), (1, 2), (2, 1)):
+        launch = lambda x: jt.kernel(places)[1](x_ptr=x, AXIS=axis, out_shape={"out_ptr": x})  # noqa: B023
+        [eqn] = eqns(jax.vmap(launch), x)
+        assert eqn.params["batching"].axis == free
+        np.testing.assert_allclose(jax.vmap(launch)(x), x + 1000, rtol=1e-6)
+
+
+def test_a_batch_beyond_an_axis_limit_takes_another():
+    x = jnp.arange(70_000, dtype=jnp.float32)[:, None]
+    f = lambda x: jt.kernel(add)[1](x, x, n=1, BLOCK=1, out_shape={"out_ptr": x})
+    jaxpr = jax.make_jaxpr(jax.vmap(f))(x)
+    assert "triton_kernel" in str(jaxpr)
+    np.testing.assert_array_equal(jax.vmap(f)(x[:100]), 2 * x[:100])
+
+
+@triton.jit
+def full_grid(x_ptr, out_ptr):
+    place = tl.program_id(0) * 4 + tl.program_id(1) * 2 + tl.program_id(2)
+    tl.store(out_ptr + place, 2 * tl.load(x_ptr + place))
+
+
+def test_without_a_free_axis_launches_run_one_after_the_other():
+    x = normal(3, 8)
+    f = lambda x: jt.kernel(full_grid)[2, 2, 2](x, out_shape={"out_ptr": x})
+    np.testing.assert_array_equal(jax.vmap(f)(x), 2 * x)
+    np.testing.assert_array_equal(jax.vmap(f, 1, 1)(x.T), 2 * x.T)
+    nested = normal(2, 3, 8)
+    np.testing.assert_array_equal(jax.vmap(jax.vmap(f))(nested), 2 * nested)
+
+
+def test_descriptors_are_batched_one_after_the_other():
+    def copied(x):
+        target = jt.TensorDescriptor.from_array(jax.ShapeDtypeStruct(x.shape, x.dtype), (16, 16))
+        return jt.kernel(copy_tiles)[2, 2](jt.TensorDescriptor.from_array(x, (16, 16)), target, M=16, N=16)
+
+    x = normal(3, 32, 32)
+    np.testing.assert_array_equal(jax.vmap(copied)(x), x)
+
+
+def test_an_in_out_that_is_not_batched_becomes_one_for_each():
+    x, total = normal(4, 30), normal(30, seed=1)
+    f = lambda x, total: run(x, jnp.ones(1), jnp.float32(0), total)[1]
+    np.testing.assert_allclose(jax.vmap(f, (0, None))(x, total), total[None] + x, rtol=1e-6)
+    scaled = lambda x: jt.kernel(scale_in_place)[1](x, 30, 2.0, BLOCK=32, input_output_aliases="x_ptr")
+    np.testing.assert_array_equal(jax.vmap(scaled)(x), 2 * x)
+
+
+def test_outputs_before_inputs_and_scratch_memory_are_batched():
+    x = normal(4, 50)
+    f = lambda x: jt.kernel(double_into_first)[1](x_ptr=x, n=50, BLOCK=64, out_shape={"out_ptr": x})
+    np.testing.assert_array_equal(jax.vmap(f)(x), 2 * x)
+    x = normal(3, 50, 32)
+    g = lambda x: jt.kernel(add_tiles_into)[4](
+        x, x, rows=50, M=16, N=32, out_shape={"out_ptr": x}, input_output_aliases="total_ptr"
+    )
+    for found in jax.vmap(g)(x):
+        np.testing.assert_array_equal(found, 2 * x)
+    [one] = jt.inspect(jax.vmap(g), x, platform="cuda:90").kernels
+    assert one.grid == (4, 1, 3)
+
+
+def test_autotuned_kernels_are_batched_with_every_configuration():
+    tuned = triton.autotune([triton.Config({"BLOCK": b}) for b in (16, 32)], key=[])(add)
+    f = lambda x: jt.kernel(tuned)[lambda meta: triton.cdiv(40, meta["BLOCK"])](
+        x, x, 40, out_shape={"out_ptr": x}
+    )
+    x = normal(6, 40)
+    np.testing.assert_array_equal(jax.vmap(f)(x), 2 * x)
+    assert [one.grid for one in jt.inspect(jax.vmap(f), x, platform="cuda:90").kernels] == [
+        (3, 1, 6),
+        (2, 1, 6),
+    ]
+
+
+def test_batches_of_one_and_of_none():
+    f = lambda x: jt.kernel(add)[1](x, x, n=30, BLOCK=32, out_shape={"out_ptr": x})
+    for size in (1, 0):
+        x = normal(size, 30)
+        np.testing.assert_array_equal(jax.vmap(f)(x), 2 * x)
+
+
+@pytest.mark.parametrize(
+    "ours, theirs, shapes",
+    [
+        (functions.softmax, lambda x: jax.nn.softmax(x, axis=1), [(7, 20)]),
+        (functions.matmul, jnp.matmul, [(20, 30), (30, 10)]),
+    ],
+)
+def test_the_tutorials_kernels_are_batched_and_differentiated_either_way(ours, theirs, shapes):
+    args = [normal(3, *shape, seed=seed) for seed, shape in enumerate(shapes)]
+    for f in (
+        lambda f: jax.vmap(f),
+        lambda f: jax.vmap(jax.grad(lambda *args: jnp.sum(jnp.sin(f(*args))))),
+        lambda f: jax.grad(lambda *args: jnp.sum(jnp.sin(jax.vmap(f)(*args)))),
+    ):
+        np.testing.assert_allclose(jax.jit(f(ours))(*args), f(theirs)(*args), rtol=1e-3, atol=1e-4)
+
+
+def test_the_members_of_a_batch_are_those_of_a_loop():
+    x, factor = normal(2, 3, 30), normal(3, 1, seed=1)
+    f = lambda x, factor: run(x, factor, jnp.float32(0.5), jnp.zeros(30))[0]
+    found = jax.vmap(jax.vmap(f, (0, 0)), (0, None))(x, factor)
+    for i, j in itertools.product(range(2), range(3)):
+        np.testing.assert_array_equal(found[i, j], f(x[i, j], factor[j]))
