@@ -7,7 +7,7 @@ Each section says what it is for and which versions it tells apart.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from jax._src import core as jax_core
 from jax._src import effects as jax_effects
 from jax._src import pretty_printer as pp
 from jax._src import xla_bridge
+from jax.sharding import NamedSharding, PartitionSpec
 from triton.backends.compiler import BaseBackend
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -73,6 +74,41 @@ def register_printing(primitive: Any, visible: Callable[[dict[str, Any]], dict[s
 def at_top_level() -> bool:
     """Whether nothing is being traced on this thread, so that an equation bound now runs at once."""
     return bool(jax_core.trace_state_clean())
+
+
+def varying_axes(arrays: Iterable[Any]) -> frozenset[Any]:
+    """The mesh axes, manual inside `jax.shard_map`, along which any of the arrays or avals differ."""
+    types = [array if isinstance(array, jax_core.ShapedArray) else jax.typeof(array) for array in arrays]
+    return frozenset().union(*(kind.mat.varying for kind in types))
+
+
+def varying(arrays: Sequence[Any], axes: frozenset[Any]) -> list[Any]:
+    """The arrays, each marked as differing along all the manual mesh axes `axes`."""
+    if not axes:
+        return list(arrays)
+    missing = [axes - varying_axes([array]) for array in arrays]
+    return [
+        jax.lax.pcast(array, tuple(sorted(some)), to="varying") if some else array
+        for array, some in zip(arrays, missing, strict=True)
+    ]
+
+
+def results_varying_as(operands: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:
+    """Abstract results that differ along the same manual mesh axes as the abstract operands do."""
+    axes = varying_axes(operands)
+    if not axes:
+        return [jax_core.ShapedArray(shape.shape, shape.dtype) for shape in shapes]
+    mesh = next(operand.sharding.mesh for operand in operands if operand.mat.varying)
+    kind = jax_core.ManualAxisType(varying=axes)
+    return [
+        jax_core.ShapedArray(
+            shape.shape,
+            shape.dtype,
+            sharding=NamedSharding(mesh, PartitionSpec(*[None] * len(shape.shape))),
+            manual_axis_type=kind,
+        )
+        for shape in shapes
+    ]
 
 
 def lowering_devices(module_context: Any, platform: str) -> list[Any]:

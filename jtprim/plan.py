@@ -98,6 +98,8 @@ class Bound:
     def __call__(self, *operands: Any) -> Any:
         if compat.at_top_level():
             return self._compiled(*operands)
+        # Inside `jax.shard_map` an equation's operands all differ along the same axes, as JAX's own do.
+        operands = tuple(compat.varying(operands, compat.varying_axes(operands)))
         return triton_kernel_p.bind(*operands, **self.parameters)
 
 

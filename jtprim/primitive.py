@@ -468,7 +468,7 @@ def _abstract_eval(*avals: Any, **params: Any) -> tuple[list[Any], set[Any]]:
                 kernel=params["kernel"].name,
             )
     effects = {compat.launch_effect} if params["has_side_effect"] else set()
-    return [jax.core.ShapedArray(s.shape, s.dtype) for s in out_shape.shapes], effects
+    return compat.results_varying_as(avals, out_shape.shapes), effects
 
 
 def _visible(params: Mapping[str, Any]) -> dict[str, Any]:

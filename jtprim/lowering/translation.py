@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jtprim import compat
 from jtprim.arguments import Batching, Operand, Output, Static, Tree, coordinate_text
 from jtprim.lowering import portable
 from jtprim.primitive import Configuration, OutShape
@@ -96,6 +97,7 @@ def _values(
 ) -> tuple[list[Any], dict[tuple[type, int], int]]:
     """The values of the IR function's parameters, and where each array stands among them."""
     leaves = leaves_by_path(arguments)
+    axes = compat.varying_axes(operands)
     values: list[Any] = []
     places: dict[tuple[type, int], int] = {}
     for path, kind in adapter.specialization.leaf_types():
@@ -111,7 +113,7 @@ def _values(
             values.append(operands[leaf.index])
         else:
             shape = out_shape.shapes[leaf.index]
-            values.append(jnp.zeros(shape.shape, shape.dtype))
+            values += compat.varying([jnp.zeros(shape.shape, shape.dtype)], axes)
         if leaf.view is not None:
             source = adapter.specialization.source
             name = coordinate_text((source.function.params[place[0]].name, *place[1:]))

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from jtprim import compat
 from jtprim.specialize.reader import DTYPES, Operation, Region, Variable
 
 from .machine import Machine, Results, as_array, like, rule, written_in
@@ -130,6 +131,7 @@ def _loop(
     """A JAX loop over `start` and the buffers that the region `written` writes."""
     buffers = written_in(m, written)
     outer = dict(m.memory)
+    axes = compat.varying_axes(outer.values())  # of `jax.shard_map`: what is carried keeps its type
 
     def body(position: Array, carry: _Carry) -> _Carry:
         arrays, contents = carry
@@ -141,9 +143,10 @@ def _loop(
             _with_program_axis(m, new) if _is_batched(old) else new
             for old, new in zip(start, after, strict=True)
         ]
-        return [as_array(operand) for operand in after], [m.memory[p] for p in buffers]
+        return compat.varying([as_array(operand) for operand in after], axes), [m.memory[p] for p in buffers]
 
-    arrays, contents = run(body, ([as_array(operand) for operand in start], [m.memory[p] for p in buffers]))
+    arrays = compat.varying([as_array(operand) for operand in start], axes)
+    arrays, contents = run(body, (arrays, [m.memory[p] for p in buffers]))
     m.memory = {**outer, **dict(zip(buffers, contents, strict=True))}
     return [like(operand, array) for operand, array in zip(start, arrays, strict=True)]
 
