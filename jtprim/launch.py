@@ -12,7 +12,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 from jtprim.arguments import is_array
-from jtprim.errors import LaunchTypeError, LaunchValueError
+from jtprim.errors import LaunchTypeError, LaunchValueError, UnsupportedError
 from jtprim.inspection import InspectedKernel, inspect
 from jtprim.plan import Plans, bound_equation, plan_key
 from jtprim.primitive import ArgumentBuilder
@@ -39,6 +39,8 @@ from jtprim.specialize.target import (
     parse_targets,
     target_of_device,
 )
+from jtprim.transforms import custom
+from jtprim.transforms.custom import Rules
 
 # --- Kernels -----------------------------------------------------------------------------------
 
@@ -63,9 +65,10 @@ class Kernel:
     launch gives its own.
     """
 
-    def __init__(self, fn: TritonKernel, keywords: Mapping[str, Any]):
+    def __init__(self, fn: TritonKernel, keywords: Mapping[str, Any], rules: Rules | None = None):
         self.fn = fn
         self.keywords = dict(keywords)
+        self._rules = rules
         self.__name__ = kernel_name(fn)
         self.__doc__ = jit_function(fn).__doc__
         self.__module__ = jit_function(fn).__module__
@@ -77,6 +80,38 @@ class Kernel:
 
     def __getitem__(self, grid: GridLike) -> Callable[..., Any]:
         return functools.partial(_launch, self, grid)
+
+    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
+        """Gives the kernel a derivative of its own for reverse mode, in place of its translation's.
+
+            def fwd(grid, x, **kwargs):
+                out, root = with_root[grid](x, **kwargs)
+                return out, (x, root)
+
+            def bwd(grid, residuals, cotangent, *, BLOCK, **_):
+                return {"x_ptr": backward[grid](*residuals, cotangent, BLOCK=BLOCK, ...)}
+
+            kernel.defvjp(fwd, bwd)
+
+        Args:
+          fwd: called as ``fwd(grid, *args, **kwargs)`` with what the launch was given, stored keywords
+            too; returns what the launch returns, and a pytree of residuals.
+          bwd: called as ``bwd(grid, residuals, cotangents, **static)``, where the cotangents have the
+            structure of what the launch returns and `static` is all that the launch was given beside
+            arrays, by parameter or keyword; returns a mapping from parameter (or path into a tuple) to the
+            array's gradient. An array that is left out has a gradient of zero.
+        """
+        self._rules = Rules(fwd=fwd, bwd=bwd)
+
+    def defjvp(self, jvp: Callable[..., Any]) -> None:
+        """Gives the kernel a derivative of its own for forward mode, from which JAX takes reverse mode.
+
+        Args:
+          jvp: called as ``jvp(grid, tangents, *args, **kwargs)``, where `tangents` maps each parameter (or
+            path into a tuple) that was given an array to the array's tangent; returns what the launch
+            returns, and its tangent, which is linear in the tangents.
+        """
+        self._rules = Rules(jvp=jvp)
 
     def warmup(
         self, *args: Any, grid: GridLike, target: TargetLike | None = None, **kwargs: Any
@@ -175,7 +210,7 @@ def kernel(fn: Any = None, /, **keywords: Any) -> Any:
     if fn is None:
         return functools.partial(kernel, **keywords)
     if isinstance(fn, Kernel):
-        return Kernel(fn.fn, {**fn.keywords, **keywords})
+        return Kernel(fn.fn, {**fn.keywords, **keywords}, fn._rules)
     if not is_kernel(fn):
         raise TypeError(
             f"jt.kernel got {fn!r}, which is no Triton kernel; decorate a function with triton.jit or "
@@ -249,6 +284,24 @@ def _wrap(fn: TritonKernel) -> Kernel:
 
 
 def _launch(owner: Kernel, grid: GridLike, *args: Any, **kwargs: Any) -> Any:
+    if owner._rules is None:
+        return _launch_itself(owner, grid, *args, **kwargs)
+    request = Request(owner.fn, grid, args, kwargs, owner.keywords)
+    if request.refs:
+        raise UnsupportedError(
+            "has a derivative of its own and is given a Ref; pass its contents, and declare an in-out.",
+            kernel=owner.__name__,
+        )
+    names = [parameter.name for parameter in request.parameters]
+    split = custom.Split(args, {**owner.keywords, **kwargs}, request.positional, names)
+
+    def run(*args: Any, **merged: Any) -> Any:
+        return _launch_itself(owner, grid, *args, **{name: merged[name] for name in kwargs})
+
+    return custom.launch(owner._rules, run, grid, split, names, kernel=owner.__name__)
+
+
+def _launch_itself(owner: Kernel, grid: GridLike, *args: Any, **kwargs: Any) -> Any:
     own, kwargs = kwargs, {**owner.keywords, **kwargs}
     # A function other than the grid is computed from the arguments at each launch: no plan holds it.
     plain = isinstance(owner.fn, JITFunction) and not callable(kwargs.get("zeroed_outputs"))
