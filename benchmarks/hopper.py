@@ -190,7 +190,7 @@ def scaled_dot_product_attention(q: Any, k: Any, v: Any) -> tuple[Candidate, Any
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         result = chain()
-    return Candidate(graph.replay, lambda _: torch.cuda.synchronize(), ATTENTION_CHAIN), result
+    return native.replaying(graph, ATTENTION_CHAIN, q, k, v, result), result
 
 
 def attention(dim: int, seconds: float) -> dict[str, Any]:

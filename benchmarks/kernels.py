@@ -8,3 +8,25 @@ import triton.language as tl
 def copy_kernel(x_ptr, out_ptr):
     """Copies one element: the smallest launch that has a result."""
     tl.store(out_ptr, tl.load(x_ptr))
+
+
+@triton.jit
+def row_softmax_kernel(x_ptr, out_ptr, columns, BLOCK: tl.constexpr):
+    """Softmax of a row-major matrix, one program a row."""
+    start = tl.program_id(0) * columns
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < columns
+    x = tl.load(x_ptr + start + offsets, mask=mask, other=-float("inf"))
+    weights = tl.exp(x - tl.max(x, axis=0))
+    tl.store(out_ptr + start + offsets, weights / tl.sum(weights, axis=0), mask=mask)
+
+
+@triton.jit
+def batched_row_softmax_kernel(x_ptr, out_ptr, rows, columns, BLOCK: tl.constexpr):
+    """`row_softmax_kernel` for a batch of matrices, as one writes it by hand."""
+    start = (tl.program_id(1).to(tl.int64) * rows + tl.program_id(0)) * columns
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < columns
+    x = tl.load(x_ptr + start + offsets, mask=mask, other=-float("inf"))
+    weights = tl.exp(x - tl.max(x, axis=0))
+    tl.store(out_ptr + start + offsets, weights / tl.sum(weights, axis=0), mask=mask)

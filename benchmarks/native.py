@@ -115,4 +115,17 @@ def in_a_graph(
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         chain()
     result = buffers[(launches - 1) % 2]
-    return Candidate(graph.replay, lambda _: torch.cuda.synchronize(), launches), result
+    return replaying(graph, launches, step, x, buffers), result
+
+
+def replaying(graph: torch.cuda.CUDAGraph, launches: int, *used: Any) -> Candidate:
+    """A candidate whose calls replay a graph.
+
+    A graph knows addresses alone. What it reads and writes has to be among `used`: PyTorch gives free
+    memory back to the driver when the next graph is recorded.
+    """
+
+    def replay(_: tuple[Any, ...] = used) -> None:
+        graph.replay()
+
+    return Candidate(replay, lambda _: torch.cuda.synchronize(), launches)

@@ -1,6 +1,6 @@
 """Runs the benchmarks of what this machine has, writes a JSON file and a plot, prints ratios.
 
-python -m benchmarks.run [--cpu | --gpu | --hopper] [--out benchmarks/results]
+python -m benchmarks.run [--cpu | --gpu | --hopper | --transforms] [--out benchmarks/results]
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where.add_argument("--cpu", action="store_true", help="the portable lowering, even if there is a GPU")
     where.add_argument("--gpu", action="store_true", help="launches on a GPU; an error if there is none")
     where.add_argument("--hopper", action="store_true", help="kernels that a Hopper GPU alone can run")
+    where.add_argument("--transforms", action="store_true", help="batches and derivatives of launches")
     parser.add_argument(
         "--out", type=Path, default=Path("benchmarks/results"), help="folder (default: %(default)s)"
     )
@@ -44,7 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (given.gpu or given.hopper) and not on_gpu:
         print("A GPU was asked for, and JAX sees none.", file=sys.stderr)
         return 1
-    module = "hopper" if given.hopper else "gpu" if on_gpu else "portable"
+    module = "gpu" if on_gpu else "portable"
+    for special in ("hopper", "transforms"):
+        module = special if getattr(given, special) else module
     report: dict[str, Any] = {"machine": describe_machine(jax.devices()[0]), "results": []}
     print(", ".join(f"{name} {value}" for name, value in report["machine"].items() if value), flush=True)
     path = given.out / file_name(report["machine"], module)
@@ -121,7 +124,10 @@ def output(*command: str) -> str | None:
 def file_name(machine: Mapping[str, Any], module: str) -> str:
     """One file a machine and day: ``nvidia-h200-2026-01-31.json``, ``nvidia-h200-hopper-2026-01-31.json``."""
     kind = machine["device"] if machine["platform"] == "gpu" else "cpu"
-    words = [re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-"), *(["hopper"] if module == "hopper" else [])]
+    words = [
+        re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-"),
+        *([module] if module not in ("gpu", "portable") else []),
+    ]
     return f"{'-'.join(words)}-{machine['date']}.json"
 
 
