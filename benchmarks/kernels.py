@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from examples.kernels import matmul_kernel
+
 
 @triton.jit
 def copy_kernel(x_ptr, out_ptr):
@@ -30,3 +32,32 @@ def batched_row_softmax_kernel(x_ptr, out_ptr, rows, columns, BLOCK: tl.constexp
     x = tl.load(x_ptr + start + offsets, mask=mask, other=-float("inf"))
     weights = tl.exp(x - tl.max(x, axis=0))
     tl.store(out_ptr + start + offsets, weights / tl.sum(weights, axis=0), mask=mask)
+
+
+@triton.jit
+def batched_matmul_kernel(
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    M,
+    N,
+    K,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    GROUP_SIZE_M: tl.constexpr,
+):
+    """`matmul_kernel` for a batch of row-major matrices, as one writes it by hand."""
+    batch = tl.program_id(1).to(tl.int64)
+    matmul_kernel(
+        a_ptr + batch * M * K,
+        b_ptr + batch * K * N,
+        c_ptr + batch * M * N,
+        *(M, N, K),
+        *(K, 1, N, 1, N, 1),
+        BLOCK_SIZE_M,
+        BLOCK_SIZE_N,
+        BLOCK_SIZE_K,
+        GROUP_SIZE_M,
+        "",
+    )
