@@ -18,8 +18,10 @@ from jtprim.specialize.reader import Block, Module, Operation, Region, Variable,
 from jtprim.specialize.ttir import kernel_ttir
 
 # Operations that access memory through their first operand, and how.
-_READS = frozenset({"tt.load", "tt.descriptor_load", "tt.descriptor_gather"})
-_WRITES = frozenset({"tt.store", "tt.descriptor_store", "tt.descriptor_scatter"})
+_READS = frozenset(
+    {"tt.load", "tt.atomic_load", "tt.atomic_poll", "tt.descriptor_load", "tt.descriptor_gather"}
+)
+_WRITES = frozenset({"tt.store", "tt.atomic_store", "tt.descriptor_store", "tt.descriptor_scatter"})
 _BOTH = frozenset({"tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce"})
 
 # Gluon's: operations that move between global memory and shared memory, and which operand is global.

@@ -404,3 +404,33 @@ def test_in_place_kernels_of_any_shift_end_as_if_programs_ran_in_order(a, shift,
                 expected[target] = value + 1
     out = launch(shifts, (width, height), start, size, a, shift, skip, written=[0], BLOCK=4)
     np.testing.assert_array_equal(out, expected)
+
+
+if hasattr(tl, "atomic_load"):  # Triton 3.9
+
+    @triton.jit
+    def hands_over(cell, out, n):
+        pid = tl.program_id(0)
+        if pid > 0:
+            while not tl.atomic_poll(cell, pid):
+                pass
+        seen = tl.atomic_load(cell)
+        tl.store(out + pid, seen)
+        tl.atomic_store(cell, seen + 1)
+
+    def test_atomic_loads_and_stores_follow_the_order_of_the_programs():
+        cell, out = jnp.zeros(1, jnp.int32), jnp.full(5, -1, jnp.int32)
+        cell, out = launch(hands_over, (5,), cell, out, 5, written=[0, 1])
+        np.testing.assert_array_equal(out, np.arange(5))
+        assert cell[0] == 5
+
+    @triton.jit
+    def masked(x, out, n, BLOCK: tl.constexpr):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        value = tl.atomic_load(x + offsets, mask=offsets < n)
+        tl.atomic_store(out + offsets, value + 1, mask=offsets < n + 1)
+
+    def test_atomic_loads_and_stores_are_masked():
+        x = np.arange(10, dtype=np.int32)
+        out = launch(masked, (2,), x, jnp.full(10, -1, jnp.int32), 7, written=[1], BLOCK=8)
+        np.testing.assert_array_equal(out, [*(x[:7] + 1), 1, -1, -1])

@@ -11,7 +11,6 @@ import pytest
 import triton
 import triton.language as tl
 
-from jtprim.errors import UnsupportedError
 from jtprim.lowering.portable import execute
 from tests.portable.launching import compiled, launch
 
@@ -118,24 +117,6 @@ def test_traced_scalars_are_arguments_like_others():
         return execute(text, (5, 1, 1), [x, jnp.zeros_like(x), columns], [1], kernel="softmax")[0]
 
     np.testing.assert_allclose(run(x, jnp.int32(11)), jax.nn.softmax(x), rtol=1e-5, atol=1e-6)
-
-
-@triton.jit
-def assembly(x, out, BLOCK: tl.constexpr):
-    i = tl.arange(0, BLOCK)
-    v = tl.inline_asm_elementwise(
-        "mov.b32 $0, $1;", "=r,r", [tl.load(x + i)], dtype=tl.int32, is_pure=True, pack=1
-    )
-    tl.store(out + i, v)
-
-
-def test_inline_assembly_is_refused_with_its_line():
-    x = np.zeros(8, np.int32)
-    with pytest.raises(
-        UnsupportedError,
-        match=r"assembly: tt\.elementwise_inline_asm at .*test_transforms\.py:\d+ has no portable",
-    ):
-        launch(assembly, (1,), x, jnp.zeros(8, jnp.int32), written=[1], BLOCK=8)
 
 
 def test_errors_of_the_frontend_come_as_they_are():

@@ -70,7 +70,7 @@ class Access:
     @property
     def kind(self) -> str:
         """``load``, ``store`` or ``atomic``."""
-        return self.operation.name.removeprefix("tt.").split("_")[0]
+        return _MEMORY[self.operation.name]
 
 
 @dataclasses.dataclass
@@ -400,12 +400,23 @@ def _mask_position(operation: Operation) -> int | None:
     """Which operand of an access is its mask."""
     if operation.name == "tt.load":
         return 1 if operation.attributes["operandSegmentSizes"][1] else None
-    if operation.name in ("tt.store", "tt.atomic_rmw"):
+    if operation.name == "tt.atomic_load":
+        return 1 if len(operation.operands) > 1 else None
+    if operation.name in ("tt.store", "tt.atomic_store", "tt.atomic_rmw"):
         return 2 if len(operation.operands) > 2 else None
     return None
 
 
-_MEMORY = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
+# What an operation does to memory, through its first operand. `atomic` is to read and write in one step.
+_MEMORY = {
+    "tt.load": "load",
+    "tt.atomic_load": "load",
+    "tt.atomic_poll": "load",
+    "tt.store": "store",
+    "tt.atomic_store": "store",
+    "tt.atomic_rmw": "atomic",
+    "tt.atomic_cas": "atomic",
+}
 
 _CONTROL: dict[str, Callable[[_Evaluator, Operation, list[Abstract]], Sequence[Abstract]]] = {
     "scf.if": _Evaluator.branch,

@@ -87,10 +87,27 @@ def take(buffer: Array, offset: Array) -> Array:
     return lax.gather(buffer, indices, _ONE_ELEMENT, slice_sizes=(1,), mode=lax.GatherScatterMode.CLIP)
 
 
+@rule("tt.atomic_load")
+def _atomic_load(m: Machine, op: Operation, pointer: Pointer, mask: Value | None = None) -> Results:
+    """A load: programs that could write meanwhile run one after the other. Masked lanes are zero."""
+    loaded = load(m, op, pointer)
+    return loaded if mask is None else m.map(_or_zero, mask, loaded)
+
+
+def _or_zero(mask: Array, array: Array) -> Array:
+    return lax.select(mask, array, lax.full_like(array, 0))
+
+
+@rule("tt.atomic_poll")
+def _poll(m: Machine, op: Operation, pointer: Pointer, expected: Value) -> Results:
+    """Whether the element has the value that is waited for; to wait would not change it here."""
+    return m.map(lax.eq, load(m, op, pointer), expected)
+
+
 # --- Stores --------------------------------------------------------------------------------------
 
 
-@rule("tt.store")
+@rule("tt.store", "tt.atomic_store")
 def _store(m: Machine, op: Operation, pointer: Pointer, value: Value, mask: Value | None = None) -> Results:
     buffer = contents(m, op, pointer)
     if buffer.size == 0:

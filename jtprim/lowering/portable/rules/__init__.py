@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import importlib
 
-_FILES = (".arith", ".math", ".tt", ".reductions", ".no_effect", "..control", "..memory")
+_FILES = (
+    ".arith",
+    ".math",
+    ".libraries",
+    ".assembly",
+    ".tt",
+    ".reductions",
+    ".no_effect",
+    ".debugging",
+    "..control",
+    "..memory",
+)
 
 
 def register() -> None:

@@ -1,4 +1,4 @@
-"""The math dialect, Triton's precise variants, and libdevice's functions of the same meaning."""
+"""The math dialect, and Triton's precise and approximate variants."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from jax import lax
 
-from jtprim.lowering.portable.machine import Machine, Results, rule
-from jtprim.lowering.portable.values import Array, Value, bits_of, reinterpret
-from jtprim.specialize.reader import Operation
+from jtprim.lowering.portable.values import Array, bits_of, reinterpret
 
 from .arith import Elementwise, elementwise
 
@@ -23,7 +21,7 @@ _log2 = _scaled(lax.log, 1 / math.log(2))
 _log10 = _scaled(lax.log, 1 / math.log(10))
 
 
-def _nearest_even(array: Array) -> Array:
+def nearest_even(array: Array) -> Array:
     return lax.round(array, lax.RoundingMethod.TO_NEAREST_EVEN)
 
 
@@ -39,18 +37,18 @@ def _absolute(array: Array) -> Array:
     return array if array.dtype == np.bool_ else lax.abs(array)
 
 
-def _fused(one: Array, other: Array, added: Array) -> Array:
+def fused(one: Array, other: Array, added: Array) -> Array:
     """Multiply and add. XLA decides whether the product is rounded on the way."""
     return lax.add(lax.mul(one, other), added)
 
 
-def _copysign(magnitude: Array, sign: Array) -> Array:
+def copysign(magnitude: Array, sign: Array) -> Array:
     bits = reinterpret(sign, bits_of(np.dtype(sign.dtype)))
     negative = lax.lt(bits, lax.full_like(bits, 0))  # so is -0.0
     return lax.select(negative, lax.neg(lax.abs(magnitude)), lax.abs(magnitude))
 
 
-_UNARY: dict[str, Elementwise] = {
+UNARY: dict[str, Elementwise] = {
     "exp": lax.exp,
     "exp2": lax.exp2,
     "expm1": lax.expm1,
@@ -79,51 +77,19 @@ _UNARY: dict[str, Elementwise] = {
     "ceil": lax.ceil,
     "trunc": _toward_zero,
     "round": _away_from_zero,
-    "roundeven": _nearest_even,
+    "roundeven": nearest_even,
 }
-_BINARY: dict[str, Elementwise] = {"atan2": lax.atan2, "copysign": _copysign}
+BINARY: dict[str, Elementwise] = {"atan2": lax.atan2, "copysign": copysign}
 
-elementwise({f"math.{name}": function for name, function in {**_UNARY, **_BINARY}.items()})
+elementwise({f"math.{name}": function for name, function in {**UNARY, **BINARY}.items()})
 elementwise(
     {
         "math.absf": lax.abs,
         "math.absi": _absolute,
-        "math.fma": _fused,
+        "math.fma": fused,
         "math.powf": lax.pow,
         "tt.precise_sqrt": lax.sqrt,
         "tt.precise_divf": lax.div,
+        "tt.approx_divf": lax.div,
     }
 )
-
-# libdevice and ocml name a function after C's, with the type in front or at the end.
-_LIBRARY: dict[str, Elementwise] = {
-    **_UNARY,
-    **_BINARY,
-    "fabs": lax.abs,
-    "abs": lax.abs,
-    "fma": _fused,
-    "pow": lax.pow,
-    "fmod": lax.rem,
-    "rint": _nearest_even,
-    "nearbyint": _nearest_even,
-    "div_rn": lax.div,
-    "fdiv_rn": lax.div,
-    "sqrt_rn": lax.sqrt,
-    "fsqrt_rn": lax.sqrt,
-    "fast_exp": lax.exp,
-    "fast_sin": lax.sin,
-    "fast_cos": lax.cos,
-    "fast_log": lax.log,
-    "lgamma": lax.lgamma,
-    "erfinv": lax.erf_inv,
-}
-
-
-@rule("tt.extern_elementwise")
-def _library_call(m: Machine, op: Operation, *operands: Value) -> Results:
-    symbol = op.attributes["symbol"]
-    name = symbol.removeprefix("__nv_")
-    function = _LIBRARY.get(name) or _LIBRARY.get(name.removesuffix("f"))
-    if function is None:
-        raise m.unsupported(op, f"calls {symbol}, which has no portable lowering; run the kernel on a GPU")
-    return m.map(function, *operands)

@@ -1,4 +1,4 @@
-"""Operations without an effect here: hints, barriers between the threads of a program, debugging."""
+"""Operations without an effect here: hints, and waiting for what is done already."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from jtprim.specialize.reader import Operation
     "gpu.barrier",
     "ttg.barrier",
     "llvm.intr.assume",
-    "tt.print",
-    "tt.assert",
+    "tt.grid_dependency_launch_dependents",
+    "tt.grid_dependency_wait",
 )
 def _nothing(m: Machine, op: Operation, *operands: Operand) -> Results:
     return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from jax import lax
 
@@ -21,6 +22,8 @@ from jtprim.lowering.portable.values import (
     unsigned,
 )
 from jtprim.specialize.reader import Operation
+
+from .libraries import high_half
 
 # --- The grid ------------------------------------------------------------------------------------
 
@@ -173,28 +176,7 @@ def _clamp(m: Machine, op: Operation, value: Value, low: Value, high: Value) -> 
 
 @rule("tt.mulhiui")
 def _multiply_high(m: Machine, op: Operation, one: Value, other: Value) -> Results:
-    return m.map(lambda a, b: signed(_high_half(unsigned(a), unsigned(b))), one, other)
-
-
-def _high_half(a: Array, b: Array) -> Array:
-    """The upper half of the product of two unsigned integers."""
-    bits = a.dtype.itemsize * 8
-    if bits < 64:
-        wide = np.dtype(f"uint{2 * bits}")
-        product = lax.mul(convert(a, wide), convert(b, wide))
-        return convert(lax.shift_right_logical(product, lax.full_like(product, bits)), np.dtype(a.dtype))
-    half, mask = lax.full_like(a, 32), lax.full_like(a, 0xFFFFFFFF)
-
-    def low(x: Array) -> Array:
-        return lax.bitwise_and(x, mask)
-
-    def high(x: Array) -> Array:
-        return lax.shift_right_logical(x, half)
-
-    carry = high(lax.mul(low(a), low(b)))
-    middle = lax.add(lax.mul(high(a), low(b)), carry)
-    cross = lax.add(lax.mul(low(a), high(b)), low(middle))
-    return lax.add(lax.add(lax.mul(high(a), high(b)), high(middle)), high(cross))
+    return m.map(lambda a, b: signed(high_half(unsigned(a), unsigned(b))), one, other)
 
 
 # --- Products ------------------------------------------------------------------------------------
@@ -205,13 +187,17 @@ def _dot(m: Machine, op: Operation, one: Value, other: Value, sum_: Value) -> Re
     """Matrix product plus accumulator. Operands are widened first: their products are then exact in the
     accumulator's type, as they are in a tensor core; an accumulator of 16 bits is rounded once."""
     result = np.dtype(sum_.dtype)
-    wide = result if result.itemsize >= 4 else np.dtype(np.float32)
+    return product(m, one, other, sum_, result if result.itemsize >= 4 else np.dtype(np.float32))
+
+
+def product(m: Machine, one: Value, other: Value, sum_: Value, wide: np.dtype[Any]) -> Value:
+    """A product of matrices, or of batches of them, in the type `wide`; plus `sum_`, in whose type it is."""
     batched = one.batched or other.batched
     if batched:
         one, other = m.batch(one), m.batch(other)
     rank = np.ndim(one.array)
     front = tuple(range(rank - 2))
-    product = lax.dot_general(
+    result = lax.dot_general(
         convert(one.array, wide),
         convert(other.array, wide),
         (((rank - 1,), (rank - 2,)), (front, front)),
@@ -220,6 +206,105 @@ def _dot(m: Machine, op: Operation, one: Value, other: Value, sum_: Value) -> Re
     )
 
     def accumulate(product: Array, start: Array) -> Array:
-        return convert(lax.add(product, convert(start, wide)), result)
+        return convert(lax.add(product, convert(start, wide)), np.dtype(sum_.dtype))
 
-    return m.map(accumulate, Value(product, batched), sum_)
+    return m.map(accumulate, Value(result, batched), sum_)
+
+
+# Triton's `ScaleDotElemType`: formats of operands that come as integers.
+_SCALED_FORMATS: dict[int, np.dtype[Any]] = {
+    0: np.dtype(ml_dtypes.float8_e4m3fn),
+    1: np.dtype(ml_dtypes.float8_e5m2),
+}
+_E2M1 = 4
+
+# The OCP formats for microscaling: the values of e2m1, and the bias of a scale's exponent.
+_E2M1_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+_SCALE_BIAS = 127
+F32 = np.dtype(np.float32)
+
+
+@rule("tt.dot_scaled")
+def _scaled_dot(m: Machine, op: Operation, one: Value, other: Value, sum_: Value, *scales: Value) -> Results:
+    """Product of matrices whose blocks along the inner axis have scales (OCP Microscaling Formats)."""
+    *_, has_one, has_other = op.attributes["operandSegmentSizes"]
+    one = _scaled_operand(m, op, one, "a_elem_type", "lhs_k_pack", inner=-1)
+    other = _scaled_operand(m, op, other, "b_elem_type", "rhs_k_pack", inner=-2)
+    if has_one:
+        one = _scaled(m, one, scales[0], inner=-1)
+    if has_other:  # a scale's shape is [N, blocks]
+        swapped = m.rearrange(
+            lambda x, _: lax.transpose(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)), scales[-1]
+        )
+        assert isinstance(swapped, Value)
+        other = _scaled(m, other, swapped, inner=-2)
+    return product(m, one, other, sum_, F32)
+
+
+def _scaled_operand(m: Machine, op: Operation, value: Value, kind: str, packed: str, inner: int) -> Value:
+    """An operand as float32. Two numbers of e2m1 share a byte, the first in its low half."""
+    code = op.attributes[kind]
+    if code != _E2M1:
+        dtype = _SCALED_FORMATS.get(code, value.dtype)
+        return m.map(lambda x: convert(reinterpret(x, dtype), F32), value)
+    along = inner if op.attributes[packed] else (-1 if inner == -2 else -2)
+
+    def unpack(array: Array, front: int) -> Array:
+        axis = np.ndim(array) + along
+        bits = unsigned(array)
+        nibbles = [
+            lax.bitwise_and(bits, lax.full_like(bits, 15)),
+            lax.shift_right_logical(bits, lax.full_like(bits, 4)),
+        ]
+        joined = lax.concatenate([lax.expand_dims(nibble, (axis + 1,)) for nibble in nibbles], axis + 1)
+        shape = np.shape(array)
+        joined = lax.reshape(joined, (*shape[:axis], 2 * shape[axis], *shape[axis + 1 :]))
+        return _e2m1(joined)
+
+    unpacked = m.rearrange(unpack, value)
+    assert isinstance(unpacked, Value)
+    return unpacked
+
+
+def _e2m1(code: Array) -> Array:
+    """The numbers that four bits stand for: a sign, then one of eight magnitudes."""
+    magnitude = lax.bitwise_and(code, lax.full_like(code, 7))
+    number = lax.full_like(code, 0, F32)
+    for place, value in enumerate(_E2M1_VALUES):
+        number = lax.select(
+            lax.eq(magnitude, lax.full_like(code, place)), lax.full_like(number, value), number
+        )
+    return lax.select(lax.ge(code, lax.full_like(code, 8)), lax.neg(number), number)
+
+
+def _scaled(m: Machine, value: Value, scale: Value, inner: int) -> Value:
+    """Each block along the axis `inner` times its scale: a power of two as its exponent, or a float8."""
+
+    def spread_out(array: Array, front: int) -> Array:
+        factor = (
+            _power_of_two(array)
+            if array.dtype.itemsize == 1 and array.dtype.kind in "iu"
+            else convert(array, F32)
+        )
+        axis = np.ndim(array) + inner
+        times = value.shape[inner] // np.shape(array)[axis]
+        shape = np.shape(array)
+        repeated = lax.broadcast_in_dim(
+            factor,
+            (*shape[: axis + 1], times, *shape[axis + 1 :]),
+            (*range(axis + 1), *range(axis + 2, array.ndim + 1)),
+        )
+        return lax.reshape(repeated, (*shape[:axis], times * shape[axis], *shape[axis + 1 :]))
+
+    factors = m.rearrange(spread_out, scale)
+    assert isinstance(factors, Value)
+    return m.map(lax.mul, value, factors)
+
+
+def _power_of_two(code: Array) -> Array:
+    """e8m0: ``2 ** (code - 127)``, NaN for 255; the bits of a float32's exponent, but for the least one."""
+    exponent = convert(unsigned(code), np.dtype(np.int32))
+    ordinary = reinterpret(lax.shift_left(exponent, lax.full_like(exponent, 23)), F32)
+    least = lax.full_like(ordinary, 2.0**-_SCALE_BIAS)
+    number = lax.select(lax.eq(exponent, lax.full_like(exponent, 0)), least, ordinary)
+    return lax.select(lax.eq(exponent, lax.full_like(exponent, 255)), lax.full_like(number, np.nan), number)
