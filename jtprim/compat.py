@@ -191,13 +191,28 @@ _GENERIC_MARK = "jtprim_generic"
 
 
 def triton_context(backend: Any) -> Any:
-    """A fresh MLIR context of Triton's, with the dialects of `backend` loaded."""
-    from triton._C.libtriton import ir
+    """A fresh MLIR context of Triton's, with the dialects of both vendors: a Gluon kernel may use any."""
+    from triton._C.libtriton import amd, ir
 
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
+    amd.load_dialects(context)
     return context
+
+
+def inline_gluon(module: Any) -> None:
+    """Inlines the calls of a Gluon module and folds its constants, for no target: layouts may stay open."""
+    from triton._C.libtriton import ir, passes
+
+    manager = ir.pass_manager(module.context)
+    manager.enable_debug()
+    passes.gluon.add_inliner(manager)
+    passes.gluon.add_canonicalizer(manager)
+    passes.common.add_sccp(manager)
+    passes.ttir.add_loop_aware_cse(manager)
+    passes.gluon.add_canonicalizer(manager)
+    manager.run(module, "inline_gluon")
 
 
 def print_generic(module: Any, context: Any) -> str:

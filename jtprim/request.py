@@ -166,8 +166,6 @@ class Request:
         They are read off the kernel's IR, made for the first configuration.
         """
         source = kernel_source(self.fn)
-        if source.function.is_gluon():
-            return ()
         defaults = {p.name: p.default for p in self.parameters if p.has_default}
         names = configs.configured_names(self.fn)
         pinned = {**{k: v for k, v in self.arguments.items() if k in names}, **self.options}

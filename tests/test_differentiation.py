@@ -185,7 +185,9 @@ def test_the_launch_itself_stays_a_launch():
 def test_what_is_not_differentiated_is_not_translated():
     @triton.jit
     def untranslatable(x_ptr, out_ptr):
-        x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [tl.load(x_ptr)], tl.float32, True, 1)
+        x = tl.inline_asm_elementwise(
+            "mov.b32 $0, %clock; // $1", "=f,f", [tl.load(x_ptr)], tl.float32, True, 1
+        )
         tl.store(out_ptr, x)
 
     f = lambda x: jt.kernel(untranslatable)[1](x, out_shape={"out_ptr": x}, target="cuda:90")[0]

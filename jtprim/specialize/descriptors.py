@@ -48,10 +48,15 @@ def decomposed(view: View, *, kernel: str, parameter: str) -> list[tuple[str, in
 
 
 def decomposed_paths(specialization: Specialization) -> Iterator[Path]:
-    """The path of the argument that each parameter of a kernel's IR without descriptors is part of."""
+    """The path of the argument that each parameter of a kernel's IR for the portable target is part of.
+
+    Triton's IR has pointers there in place of descriptors, Gluon's has descriptors.
+    """
+    whole = specialization.source.function.is_gluon()
     for path, kind in specialization.leaf_types():
         if is_descriptor(kind):
             rank = kind[kind.index("[") : kind.index("]")].count(",") + 1
-            yield from [path] * (1 + 4 * rank + 1 + compat.DESCRIPTORS_ROUND)
+            more = 0 if whole else 2 * rank + 1 + compat.DESCRIPTORS_ROUND
+            yield from [path] * (1 + 2 * rank + more)
         elif kind != "constexpr":
             yield path

@@ -27,7 +27,7 @@ from . import grid as _grid
 from . import rules as _rules
 from .analysis import Facts, analyse
 from .strategy import choose_strategy
-from .values import SIGNED, Array, Operand, Pointer, Value, convert, reinterpret
+from .values import SIGNED, Array, Descriptor, Operand, Pointer, Value, convert, reinterpret
 
 __all__ = ["execute"]
 
@@ -41,6 +41,7 @@ def execute(
     written: Sequence[int],
     *,
     kernel: str,
+    nan_padded: Sequence[int] = (),
 ) -> list[jax.Array]:
     """Runs a kernel for every program of a grid, in JAX operations.
 
@@ -52,9 +53,11 @@ def execute(
       grid: the number of programs on each axis.
       arguments: one for each parameter of the kernel. A pointer parameter takes an array of any shape,
         whose memory is its row-major flattening; a scalar parameter takes a NumPy scalar, which is
-        known at trace time, or a traced array of no dimensions.
+        known at trace time, or a traced array of no dimensions. A descriptor takes an array; its shape
+        and strides are the parameters behind it.
       written: pointer parameters whose final contents are wanted.
       kernel: the kernel's name, for messages.
+      nan_padded: descriptors that give NaN for what is outside their shape.
 
     Returns:
       For each of `written`, an array of the shape and dtype of its argument.
@@ -77,6 +80,9 @@ def execute(
         operands = [
             _operand(i, variable.type, arguments[i], sizes[i]) for i, variable in enumerate(module.parameters)
         ]
+        for i in pointers:
+            if module.parameters[i].type.kind == "descriptor":
+                operands[i] = _descriptor(i, module.parameters[i].type, operands, i in nan_padded)
         if math.prod(grid):
             memory |= _grid.run(module, grid, facts, choose_strategy(facts, sizes), memory, operands, kernel)
         return [_from_memory(memory[i], arguments[i]) for i in written]
@@ -125,6 +131,13 @@ def _from_memory(flat: Array, argument: Any) -> jax.Array:
     if dtype == np.bool_:
         flat = lax.ne(flat, lax.full_like(flat, 0))
     return lax.reshape(reinterpret(flat, dtype), argument.shape)
+
+
+def _descriptor(position: int, kind: Type, operands: Sequence[Operand], pads_with_nan: bool) -> Descriptor:
+    pointer, rank = operands[position], len(kind.shape)
+    numbers = [operand for operand in operands[position + 1 :][: 2 * rank] if isinstance(operand, Value)]
+    assert isinstance(pointer, Pointer) and len(numbers) == 2 * rank
+    return Descriptor(pointer, tuple(numbers[:rank]), tuple(numbers[rank:]), kind.shape, pads_with_nan)
 
 
 def _operand(position: int, kind: Type, argument: Any, size: int) -> Operand:

@@ -70,7 +70,7 @@ class Access:
     @property
     def kind(self) -> str:
         """``load``, ``store`` or ``atomic``."""
-        return _MEMORY[self.operation.name]
+        return ACCESSES[self.operation.name][0]
 
 
 @dataclasses.dataclass
@@ -115,7 +115,8 @@ def analyse(module: Module, grid: Sequence[int], arguments: Sequence[Any]) -> Fa
 
 def _argument(position: int, variable: Variable, argument: Any) -> Abstract:
     if variable.type.pointer:
-        return Address(position, Affine(np.zeros(1, np.int64)))
+        where = None if variable.type.kind else Affine(np.zeros(1, np.int64))  # a descriptor says it later
+        return Address(position, where)
     if isinstance(argument, np.integer | np.bool_) and variable.type.element in INTEGERS:
         return Affine(np.array([signed(int(argument), variable.type)], np.int64))
     return None
@@ -155,7 +156,7 @@ class _Evaluator:
     def operation(self, operation: Operation, operands: list[Abstract]) -> Sequence[Abstract]:
         if control := _CONTROL.get(operation.name):
             return control(self, operation, operands)
-        if operation.name in _MEMORY:
+        if operation.name in ACCESSES:
             self.access(operation, operands)
             return [None] * len(operation.results)
         rule = RULES.get(operation.name)
@@ -167,18 +168,21 @@ class _Evaluator:
     def access(self, operation: Operation, operands: list[Abstract]) -> None:
         if not self.recording:
             return
-        pointer = operands[0]
+        place = ACCESSES[operation.name][1]
+        pointer = operands[place]
         if not isinstance(pointer, Address):
             self.facts.unknown_pointers.append(operation)
             return
         mask = operands[position] if (position := _mask_position(operation)) is not None else None
         offset = pointer.offset if pointer.offset is None or pointer.offset.origin is None else None
+        if not operation.name.startswith("tt."):  # the lanes are not the pointer's, or not all of them
+            mask, offset = None, None
         self.facts.accesses.append(
             Access(
                 operation,
                 pointer.parameter,
                 offset,
-                operation.operands[0].type.shape,
+                operation.operands[place].type.shape,
                 mask if isinstance(mask, Box) else None,
                 _both(self.active, scalar_mask(mask)),
                 self.in_loop,
@@ -407,15 +411,25 @@ def _mask_position(operation: Operation) -> int | None:
     return None
 
 
-# What an operation does to memory, through its first operand. `atomic` is to read and write in one step.
-_MEMORY = {
-    "tt.load": "load",
-    "tt.atomic_load": "load",
-    "tt.atomic_poll": "load",
-    "tt.store": "store",
-    "tt.atomic_store": "store",
-    "tt.atomic_rmw": "atomic",
-    "tt.atomic_cas": "atomic",
+# What an operation does to memory, and through which operand. `atomic` is to read and write in one step.
+ACCESSES: dict[str, tuple[str, int]] = {
+    "tt.load": ("load", 0),
+    "tt.atomic_load": ("load", 0),
+    "tt.atomic_poll": ("load", 0),
+    "tt.store": ("store", 0),
+    "tt.atomic_store": ("store", 0),
+    "tt.atomic_rmw": ("atomic", 0),
+    "tt.atomic_cas": ("atomic", 0),
+    "ttg.async_copy_global_to_local": ("load", 0),
+    "ttng.async_tma_copy_global_to_local": ("load", 0),
+    "ttng.async_tma_gather": ("load", 0),
+    "ttng.async_tma_copy_local_to_global": ("store", 0),
+    "ttng.async_tma_scatter": ("store", 0),
+    "ttng.async_tma_reduce": ("atomic", 0),
+    "amdg.buffer_load": ("load", 0),
+    "amdg.buffer_load_to_local": ("load", 1),
+    "amdg.buffer_store": ("store", 1),
+    "amdg.buffer_atomic_rmw": ("atomic", 0),
 }
 
 _CONTROL: dict[str, Callable[[_Evaluator, Operation, list[Abstract]], Sequence[Abstract]]] = {

@@ -17,7 +17,7 @@ from jax import lax
 from jtprim import compat
 from jtprim.specialize.reader import DTYPES, Operation, Region, Variable
 
-from .machine import Machine, Results, as_array, like, rule, written_in
+from .machine import UNCHANGING, Machine, Results, as_array, like, rule, written_in
 from .uniformity import uniform_trips
 from .values import Array, Operand, Pointer, Value, convert, full
 
@@ -103,7 +103,7 @@ def _batched_where(m: Machine, variables: Sequence[Variable], operands: Sequence
 def _with_program_axis(m: Machine, operand: Operand) -> Operand:
     if isinstance(operand, Pointer):
         return Pointer(operand.parameter, operand.element, m.batch(operand.offset))
-    return m.batch(operand)
+    return m.batch(operand) if isinstance(operand, Value) else operand
 
 
 def _target(pointer: Pointer) -> tuple[int, str]:
@@ -114,6 +114,8 @@ def _check_pointers(m: Machine, op: Operation, before: Sequence[Operand], after:
     for old, new in zip(before, after, strict=True):
         if isinstance(old, Pointer) and isinstance(new, Pointer) and _target(old) != _target(new):
             raise m.unsupported(op, "carries a pointer that moves from one array to another")
+        if isinstance(old, UNCHANGING) and old != new:
+            raise m.unsupported(op, "carries a descriptor that changes")
 
 
 _Carry = tuple[list[jax.Array], list[jax.Array]]  # the values, and the buffers that are written
@@ -130,29 +132,48 @@ def _loop(
 ) -> list[Operand]:
     """A JAX loop over `start` and the buffers that the region `written` writes."""
     buffers = written_in(m, written)
-    outer = dict(m.memory)
+    shared = tuple(m.shared) if _uses_shared_memory(written) else ()
+    moving = [i for i, operand in enumerate(start) if not isinstance(operand, UNCHANGING)]
+    outer, outer_shared = dict(m.memory), dict(m.shared)
     axes = compat.varying_axes(outer.values())  # of `jax.shard_map`: what is carried keeps its type
 
-    def body(position: Array, carry: _Carry) -> _Carry:
-        arrays, contents = carry
-        m.memory.update(zip(buffers, contents, strict=True))
-        values = [like(operand, array) for operand, array in zip(start, arrays, strict=True)]
-        after = iteration(position, values)
-        _check_pointers(m, op, start, after)
-        after = [
-            _with_program_axis(m, new) if _is_batched(old) else new
-            for old, new in zip(start, after, strict=True)
-        ]
-        return compat.varying([as_array(operand) for operand in after], axes), [m.memory[p] for p in buffers]
+    def contents() -> list[Array]:
+        return [*(m.memory[p] for p in buffers), *(m.shared[key] for key in shared)]
 
-    arrays = compat.varying([as_array(operand) for operand in start], axes)
-    arrays, contents = run(body, (arrays, [m.memory[p] for p in buffers]))
-    m.memory = {**outer, **dict(zip(buffers, contents, strict=True))}
-    return [like(operand, array) for operand, array in zip(start, arrays, strict=True)]
+    def operands(arrays: Sequence[Array]) -> list[Operand]:
+        values = list(start)
+        for i, array in zip(moving, arrays, strict=True):
+            values[i] = like(start[i], array)
+        return values
+
+    def body(position: Array, carry: _Carry) -> _Carry:
+        arrays, held = carry
+        m.memory.update(zip(buffers, held, strict=False))
+        m.shared.update(zip(shared, held[len(buffers) :], strict=True))
+        after = iteration(position, operands(arrays))
+        _check_pointers(m, op, start, after)
+        yielded = [after[i] for i in moving]
+        yielded = [
+            _with_program_axis(m, new) if _is_batched(start[i]) else new
+            for i, new in zip(moving, yielded, strict=True)
+        ]
+        return compat.varying([as_array(operand) for operand in yielded], axes), contents()
+
+    arrays = compat.varying([as_array(start[i]) for i in moving], axes)
+    arrays, held = run(body, (arrays, contents()))
+    m.memory = {**outer, **dict(zip(buffers, held, strict=False))}
+    m.shared = {**outer_shared, **dict(zip(shared, held[len(buffers) :], strict=True))}
+    return operands(arrays)
+
+
+def _uses_shared_memory(region: Region) -> bool:
+    names = (op.name for block in region.blocks for top in block.operations for op in top.walk())
+    return any(name.startswith(("ttg.", "ttng.", "amdg.", "tt.call")) for name in names)
 
 
 def _is_batched(operand: Operand) -> bool:
-    return operand.offset.batched if isinstance(operand, Pointer) else operand.batched
+    value = operand.offset if isinstance(operand, Pointer) else operand
+    return isinstance(value, Value) and value.batched
 
 
 @rule("scf.while")

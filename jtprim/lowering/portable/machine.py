@@ -7,7 +7,7 @@ active, and the table of variables. Rules, one for each operation, are registere
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 import jax
 from jax import lax
@@ -17,10 +17,13 @@ from jtprim.specialize.reader import Block, Module, Operation, Region, Variable
 
 from .analysis import Facts
 from .strategy import Strategy
-from .values import Array, Operand, Pointer, Value, spread
+from .values import Array, Descriptor, Operand, Pointer, SharedMemory, Value, spread
 from .windows import Window
 
 Results = Sequence[Operand] | Operand | None
+
+# Operands that are no arrays: what they are is known as JAX operations are emitted.
+UNCHANGING = (Descriptor, SharedMemory)
 Rule = Callable[..., Results]
 
 RULES: dict[str, Rule] = {}
@@ -48,6 +51,7 @@ class Machine:
       program_ids: for each axis of the grid.
       memory: the contents of the buffers, flat, by parameter; possibly with more elements at the end, whose
         contents do not matter.
+      shared: the contents of shared memory, by allocation; with a program axis if `programs` is not None.
       windows: the loads and stores that are views.
       active: which of the programs are active, or None for all; a boolean scalar of the kernel.
     """
@@ -71,6 +75,7 @@ class Machine:
         self.facts, self.strategy, self.varying = facts, strategy, varying
         self.memory, self.windows = dict(memory), windows
         self.programs, self.program_ids, self.active = programs, tuple(program_ids), active
+        self.shared: dict[Hashable, Array] = {}
         self._environment: dict[Variable, Operand] = {}
 
     # Running.
@@ -91,7 +96,7 @@ class Machine:
         if found is None:
             raise self.unsupported(operation, "has no portable lowering; run the kernel on a GPU")
         results = found(self, operation, *(self._environment[operand] for operand in operation.operands))
-        results = () if results is None else (results,) if isinstance(results, Value | Pointer) else results
+        results = () if results is None else (results,) if isinstance(results, Operand) else results
         self._environment.update(zip(operation.results, results, strict=True))
 
     @contextlib.contextmanager
@@ -133,12 +138,17 @@ class Machine:
             offset = self.rearrange(function, operand.offset)
             assert isinstance(offset, Value)
             return Pointer(operand.parameter, operand.element, offset)
+        assert isinstance(operand, Value)
         return Value(function(operand.array, int(operand.batched)), operand.batched)
 
     def select(self, operation: Operation, condition: Value, one: Operand, other: Operand) -> Operand:
         """`one` where `condition` holds, else `other`."""
         if one is other:
             return one
+        if isinstance(one, UNCHANGING) or isinstance(other, UNCHANGING):
+            if one == other:
+                return one
+            raise self.unsupported(operation, "chooses between two descriptors")
         if isinstance(one, Pointer) and isinstance(other, Pointer):
             if (one.parameter, one.element) != (other.parameter, other.element):
                 raise self.unsupported(operation, "chooses between pointers to two arrays")
@@ -184,6 +194,7 @@ def written_in(machine: Machine, region: Region) -> tuple[int, ...]:
 def as_array(operand: Operand) -> jax.Array:
     """What a loop carries for an operand."""
     value = operand.offset if isinstance(operand, Pointer) else operand
+    assert isinstance(value, Value)
     return jax.numpy.asarray(value.array)
 
 
@@ -191,4 +202,5 @@ def like(operand: Operand, array: Array) -> Operand:
     """`operand` with another array."""
     if isinstance(operand, Pointer):
         return Pointer(operand.parameter, operand.element, Value(array, operand.offset.batched))
+    assert isinstance(operand, Value)
     return Value(array, operand.batched)

@@ -109,9 +109,15 @@ def _poll(m: Machine, op: Operation, pointer: Pointer, expected: Value) -> Resul
 
 @rule("tt.store", "tt.atomic_store")
 def _store(m: Machine, op: Operation, pointer: Pointer, value: Value, mask: Value | None = None) -> Results:
+    store_lanes(m, op, pointer, value, mask)
+    return None
+
+
+def store_lanes(m: Machine, op: Operation, pointer: Pointer, value: Value, mask: Value | None) -> None:
+    """Stores where the mask holds, for the active programs."""
     buffer = contents(m, op, pointer)
     if buffer.size == 0:
-        return None
+        return
     window = m.windows.get(op)
     if window is not None:
         kept = m.both(mask, m.active) or Value(np.bool_(True))
@@ -123,7 +129,6 @@ def _store(m: Machine, op: Operation, pointer: Pointer, value: Value, mask: Valu
         update = convert(update, np.dtype(buffer.dtype))
         written = _scatter(lax.scatter, buffer, offset, update, unique=op in m.strategy.unique)
     write_back(m, pointer, written)
-    return None
 
 
 def _all_lanes(m: Machine, value: Value, shape: tuple[int, ...]) -> Array:
@@ -187,7 +192,17 @@ _SCATTERS: dict[int, Callable[..., Array]] = {
 
 @rule("tt.atomic_rmw")
 def _atomic(m: Machine, op: Operation, pointer: Pointer, value: Value, mask: Value | None = None) -> Results:
-    kind = op.attributes["atomic_rmw_op"]
+    return atomic_lanes(m, op, pointer, value, mask, op.attributes["atomic_rmw_op"])
+
+
+def atomic_lanes(
+    m: Machine, op: Operation, pointer: Pointer, value: Value, mask: Value | None, kind: int
+) -> Value:
+    """Combines values with memory where the mask holds; returns what was there, if that is used.
+
+    Args:
+      kind: Triton's `RMWOp`.
+    """
     buffer = contents(m, op, pointer)
     if buffer.size == 0:
         return Value(full(pointer.offset.shape, 0, value.dtype))

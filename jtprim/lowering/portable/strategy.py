@@ -88,7 +88,7 @@ def _safe(accesses: list[Access], runs: dict[Access, Runs | None]) -> bool:
 
 
 def _one_commutative_kind(atomics: list[Access]) -> bool:
-    kinds = {access.operation.attributes.get("atomic_rmw_op") for access in atomics}
+    kinds = {access.operation.attributes.get("atomic_rmw_op", access.operation.name) for access in atomics}
     return len(kinds) == 1 and kinds.pop() in COMMUTATIVE
 
 

@@ -15,6 +15,9 @@ _FILES = (
     ".debugging",
     "..control",
     "..memory",
+    ".ttg",
+    ".ttng",
+    ".amdg",
 )
 
 

@@ -136,6 +136,11 @@ def _histogram(m: Machine, op: Operation, values: Value, mask: Value | None = No
 
 @rule("tt.addptr")
 def _add_pointer(m: Machine, op: Operation, pointer: Pointer, offset: Value) -> Results:
+    return add_pointer(m, pointer, offset)
+
+
+def add_pointer(m: Machine, pointer: Pointer, offset: Value) -> Pointer:
+    """A pointer moved by so many elements."""
     # Narrowing a 64 bit offset wraps, which is exact for every sum that lies inside the buffer.
     total = m.map(lambda old, more: lax.add(old, convert(signed(more), old.dtype)), pointer.offset, offset)
     return Pointer(pointer.parameter, pointer.element, total)
@@ -249,21 +254,18 @@ def _scaled_operand(m: Machine, op: Operation, value: Value, kind: str, packed: 
         return m.map(lambda x: convert(reinterpret(x, dtype), F32), value)
     along = inner if op.attributes[packed] else (-1 if inner == -2 else -2)
 
-    def unpack(array: Array, front: int) -> Array:
-        axis = np.ndim(array) + along
-        bits = unsigned(array)
-        nibbles = [
-            lax.bitwise_and(bits, lax.full_like(bits, 15)),
-            lax.shift_right_logical(bits, lax.full_like(bits, 4)),
-        ]
-        joined = lax.concatenate([lax.expand_dims(nibble, (axis + 1,)) for nibble in nibbles], axis + 1)
-        shape = np.shape(array)
-        joined = lax.reshape(joined, (*shape[:axis], 2 * shape[axis], *shape[axis + 1 :]))
-        return _e2m1(joined)
-
-    unpacked = m.rearrange(unpack, value)
+    unpacked = m.rearrange(lambda array, _: unpack_e2m1(array, np.ndim(array) + along), value)
     assert isinstance(unpacked, Value)
     return unpacked
+
+
+def unpack_e2m1(array: Array, axis: int) -> Array:
+    """Bytes of two numbers of e2m1 each as twice as many float32 along an axis."""
+    bits, shape = unsigned(array), np.shape(array)
+    low = lax.bitwise_and(bits, lax.full_like(bits, 15))
+    high = lax.shift_right_logical(bits, lax.full_like(bits, 4))
+    joined = lax.concatenate([lax.expand_dims(half, (axis + 1,)) for half in (low, high)], axis + 1)
+    return _e2m1(lax.reshape(joined, (*shape[:axis], 2 * shape[axis], *shape[axis + 1 :])))
 
 
 def _e2m1(code: Array) -> Array:
