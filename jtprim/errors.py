@@ -50,6 +50,14 @@ class OutOfSharedMemoryError(LaunchValueError):
         self.available_bytes = available_bytes
 
 
+class OutOfBoundsError(JtprimError, IndexError):
+    """Under `jtprim.debug`: a program accesses memory outside the array."""
+
+
+class RaceError(JtprimError, RuntimeError):
+    """Under `jtprim.debug`: two programs access one element, and nothing says which comes first."""
+
+
 def listing(names: Iterable[str]) -> str:
     """``a, b, c`` for messages, or ``none``."""
     return ", ".join(names) or "none"

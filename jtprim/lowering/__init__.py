@@ -8,22 +8,27 @@ from typing import Any
 
 from jax.interpreters import mlir
 
+from jtprim.checks import current_checks
 from jtprim.lowering import gpu, translation
 from jtprim.primitive import triton_kernel_p
 
+_no_work = mlir.lower_fun(translation.no_work, multiple_results=True)
+_translate = mlir.lower_fun(translation.translate, multiple_results=True)
 
-def _unless_empty(rule: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
-    """`rule`, except where every configuration's grid is empty."""
-    no_work = mlir.lower_fun(translation.no_work, multiple_results=True)
+
+def _choose(rule: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
+    """`rule`, except where every configuration's grid is empty, and under `jt.debug`: it translates."""
 
     def lower(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Sequence[Any]:
-        return (no_work if translation.is_empty(params) else rule)(ctx, *operands, **params)
+        if translation.is_empty(params):
+            return _no_work(ctx, *operands, **params)
+        return (_translate if current_checks() else rule)(ctx, *operands, **params)
 
     return lower
 
 
 for _platform in ("cuda", "rocm"):
     mlir.register_lowering(
-        triton_kernel_p, _unless_empty(functools.partial(gpu.lower, platform=_platform)), platform=_platform
+        triton_kernel_p, _choose(functools.partial(gpu.lower, platform=_platform)), platform=_platform
     )
-mlir.register_lowering(triton_kernel_p, mlir.lower_fun(translation.translate, multiple_results=True))
+mlir.register_lowering(triton_kernel_p, _translate)

@@ -15,6 +15,7 @@ import numpy as np
 
 from jtprim import compat
 from jtprim.arguments import Batching, Operand, Output, Static, Tree, coordinate_text
+from jtprim.checks import current_checks
 from jtprim.lowering import portable
 from jtprim.primitive import Configuration, OutShape
 from jtprim.specialize.adapters import Adapter, adapt
@@ -79,14 +80,16 @@ def translate(*operands: jax.Array, **params: Any) -> list[jax.Array]:
     batching: Batching | None = params["batching"]
     adapter = adapt(source, arguments, specialization, batching, reorder=False)
     ttir = kernel_ttir(adapter, configuration.options)
-    values, places, nan_padded = _values(adapter, arguments, operands, out_shape)
+    values, places, nan_padded = _values(adapter, arguments, operands, out_shape, configuration.zeroed)
     written = {output: operand for operand, output in params["aliases"]}
     wanted = [
         places[(Operand, written[index]) if index in written else (Output, index)]
         for index in range(len(out_shape.items))
     ]
     grid = configuration.grid if batching is None else batching.grid(configuration.grid)
-    return portable.execute(ttir, grid, values, wanted, kernel=source.name, nan_padded=nan_padded)
+    return portable.execute(
+        ttir, grid, values, wanted, kernel=source.name, nan_padded=nan_padded, checks=current_checks()
+    )
 
 
 def _values(
@@ -94,6 +97,7 @@ def _values(
     arguments: Sequence[Tree],
     operands: Sequence[jax.Array],
     out_shape: OutShape,
+    zeroed: Sequence[int],
 ) -> tuple[list[Any], dict[tuple[type, int], int], list[int]]:
     """The values of the IR function's parameters, where each array stands among them, and which are
     descriptors that give NaN for what is outside."""
@@ -115,8 +119,7 @@ def _values(
         if isinstance(leaf, Operand):
             values.append(operands[leaf.index])
         else:
-            shape = out_shape.shapes[leaf.index]
-            values += compat.varying([jnp.zeros(shape.shape, shape.dtype)], axes)
+            values += compat.varying([_initial(out_shape.shapes[leaf.index], leaf.index in zeroed)], axes)
         if leaf.view is None:
             continue
         if source.function.is_gluon():  # whose IR has descriptors
@@ -128,6 +131,17 @@ def _values(
             numbers = decomposed(leaf.view, kernel=source.name, parameter=name)
         values += [_scalar(kind, number) for kind, number in numbers]
     return values, places, nan_padded
+
+
+def _initial(shape: jax.ShapeDtypeStruct, zeroed: bool) -> jax.Array:
+    """What an output holds before the kernel runs."""
+    if zeroed or not current_checks().uninitialized:
+        return jnp.zeros(shape.shape, shape.dtype)
+    if jnp.issubdtype(shape.dtype, jnp.inexact):
+        return jnp.full(shape.shape, jnp.nan, shape.dtype)
+    dtype = np.dtype(shape.dtype)
+    number = True if dtype == np.bool_ else np.frombuffer(b"\xa5" * dtype.itemsize, dtype)[0]
+    return jnp.full(shape.shape, number, dtype)
 
 
 def _scalar(kind: str, value: Any) -> np.generic:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from jtprim.checks import NO_CHECKS, Checks
 from jtprim.errors import LaunchValueError, UnsupportedError
 from jtprim.specialize.reader import Module, Type, read
 
@@ -42,6 +44,7 @@ def execute(
     *,
     kernel: str,
     nan_padded: Sequence[int] = (),
+    checks: Checks = NO_CHECKS,
 ) -> list[jax.Array]:
     """Runs a kernel for every program of a grid, in JAX operations.
 
@@ -58,6 +61,7 @@ def execute(
       written: pointer parameters whose final contents are wanted.
       kernel: the kernel's name, for messages.
       nan_padded: descriptors that give NaN for what is outside their shape.
+      checks: what accesses are checked for as the kernel runs; `jtprim.debug` says how.
 
     Returns:
       For each of `written`, an array of the shape and dtype of its argument.
@@ -84,7 +88,10 @@ def execute(
             if module.parameters[i].type.kind == "descriptor":
                 operands[i] = _descriptor(i, module.parameters[i].type, operands, i in nan_padded)
         if math.prod(grid):
-            memory |= _grid.run(module, grid, facts, choose_strategy(facts, sizes), memory, operands, kernel)
+            strategy = choose_strategy(facts, sizes)
+            if checks.races:  # which are told by what programs before did
+                strategy = dataclasses.replace(strategy, vectorised=False)
+            memory |= _grid.run(module, grid, facts, strategy, memory, operands, kernel, checks)
         return [_from_memory(memory[i], arguments[i]) for i in written]
 
 

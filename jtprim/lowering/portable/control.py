@@ -132,7 +132,7 @@ def _loop(
 ) -> list[Operand]:
     """A JAX loop over `start` and the buffers that the region `written` writes."""
     buffers = written_in(m, written)
-    shared = tuple(m.shared) if _uses_shared_memory(written) else ()
+    shared = tuple(m.shared) if m.checks.races or _uses_shared_memory(written) else ()
     moving = [i for i, operand in enumerate(start) if not isinstance(operand, UNCHANGING)]
     outer, outer_shared = dict(m.memory), dict(m.shared)
     axes = compat.varying_axes(outer.values())  # of `jax.shard_map`: what is carried keeps its type

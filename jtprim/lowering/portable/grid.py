@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jax import lax
 
+from jtprim.checks import Checks
 from jtprim.specialize.reader import DTYPES, Module, Operation
 
 from .analysis import Facts
+from .checking import Records, no_records
 from .control import function
 from .machine import Machine
 from .strategy import Strategy
@@ -33,6 +35,7 @@ def run(
     memory: Mapping[int, Array],
     arguments: Sequence[Operand],
     kernel: str,
+    checks: Checks,
 ) -> dict[int, Array]:
     """Runs the kernel for every program; returns the final contents of the written buffers.
 
@@ -47,8 +50,8 @@ def run(
     memory = {p: _extended(buffer, windows.extensions.get(p, 0)) for p, buffer in memory.items()}
     variables = varying(module, grid, facts) if together > 1 else frozenset()
 
-    def some(first: Array, memory: Mapping[int, Array]) -> dict[int, Array]:
-        """Runs `together` programs, from number `first` on."""
+    def some(first: Array, memory: Mapping[int, Array], records: Records) -> tuple[dict[int, Array], Records]:
+        """Runs `together` programs, from number `first` on; `records` are those of all programs before."""
         ids = _flat_ids(first, together)
         machine = Machine(
             kernel=kernel,
@@ -64,21 +67,27 @@ def run(
             active=None
             if total % together == 0
             else Value(lax.lt(ids.array, lax.full_like(ids.array, total)), True),
+            sizes=sizes,
+            checks=checks,
         )
+        machine.shared.update(records)
         function(machine, module.entry, arguments)
-        return machine.memory
+        return machine.memory, {key: machine.shared[key] for key in records}
 
+    records = no_records(sizes, strategy) if checks.races else {}
     if together == total:
-        return _cut(some(np.int32(0), memory), sizes)
+        return _cut(some(np.int32(0), memory, records)[0], sizes)
 
-    def step(position: Array, carried: dict[int, Array]) -> dict[int, Array]:
+    def step(position: Array, carry: tuple[dict[int, Array], Records]) -> tuple[dict[int, Array], Records]:
+        carried, records = carry
         first = lax.mul(convert(position, INT32), np.int32(together))
-        after = some(first, {**memory, **carried})
-        return {parameter: after[parameter] for parameter in carried}
+        after, records = some(first, {**memory, **carried}, records)
+        return {parameter: after[parameter] for parameter in carried}, records
 
     carried = {parameter: memory[parameter] for parameter in strategy.written}
     steps = math.ceil(total / together)
-    return _cut(lax.fori_loop(np.int32(0), np.int32(steps), step, carried), sizes)
+    carried, _ = lax.fori_loop(np.int32(0), np.int32(steps), step, (carried, records))
+    return _cut(carried, sizes)
 
 
 def _extended(buffer: Array, extension: int) -> Array:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 import jax
 from jax import lax
 
+from jtprim.checks import Checks
 from jtprim.errors import UnsupportedError
 from jtprim.specialize.reader import Block, Module, Operation, Region, Variable
 
@@ -52,8 +53,11 @@ class Machine:
       memory: the contents of the buffers, flat, by parameter; possibly with more elements at the end, whose
         contents do not matter.
       shared: the contents of shared memory, by allocation; with a program axis if `programs` is not None.
+        Under `jt.debug(races=True)` also the records of `checking`, without that axis.
       windows: the loads and stores that are views.
       active: which of the programs are active, or None for all; a boolean scalar of the kernel.
+      sizes: elements of each parameter's array.
+      checks: what each access is checked for.
     """
 
     def __init__(
@@ -70,11 +74,14 @@ class Machine:
         programs: int | None,
         program_ids: Sequence[Value],
         active: Value | None,
+        sizes: Sequence[int],
+        checks: Checks,
     ):
         self.kernel, self.module, self.grid = kernel, module, grid
         self.facts, self.strategy, self.varying = facts, strategy, varying
         self.memory, self.windows = dict(memory), windows
         self.programs, self.program_ids, self.active = programs, tuple(program_ids), active
+        self.sizes, self.checks = sizes, checks
         self.shared: dict[Hashable, Array] = {}
         self._environment: dict[Variable, Operand] = {}
 

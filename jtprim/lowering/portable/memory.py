@@ -15,6 +15,7 @@ from jax import lax
 
 from jtprim.specialize.reader import DTYPES, Operation
 
+from .checking import check_access
 from .machine import Machine, Results, rule
 from .values import (
     SIGNED,
@@ -59,7 +60,7 @@ def _load(m: Machine, op: Operation, pointer: Pointer, *rest: Value) -> Results:
     _, masks, others = op.attributes["operandSegmentSizes"]
     mask = rest[0] if masks else None
     other = rest[masks] if others else None
-    loaded = load(m, op, pointer)
+    loaded = load(m, op, pointer, mask)
     if mask is None:
         return loaded
     if other is None:
@@ -67,9 +68,9 @@ def _load(m: Machine, op: Operation, pointer: Pointer, *rest: Value) -> Results:
     return m.map(lax.select, mask, loaded, other)
 
 
-def load(m: Machine, op: Operation, pointer: Pointer) -> Value:
-    """The elements at `pointer`; any number where it points out of the buffer, or the mask is known to
-    be false."""
+def load(m: Machine, op: Operation, pointer: Pointer, mask: Value | None = None) -> Value:
+    """The elements at `pointer`; any number where it points out of the buffer, or the mask is false."""
+    check_access(m, op, pointer, mask)
     buffer = contents(m, op, pointer)
     if buffer.size == 0:
         return Value(full(pointer.offset.shape, 0, buffer.dtype))
@@ -90,7 +91,7 @@ def take(buffer: Array, offset: Array) -> Array:
 @rule("tt.atomic_load")
 def _atomic_load(m: Machine, op: Operation, pointer: Pointer, mask: Value | None = None) -> Results:
     """A load: programs that could write meanwhile run one after the other. Masked lanes are zero."""
-    loaded = load(m, op, pointer)
+    loaded = load(m, op, pointer, mask)
     return loaded if mask is None else m.map(_or_zero, mask, loaded)
 
 
@@ -115,6 +116,7 @@ def _store(m: Machine, op: Operation, pointer: Pointer, value: Value, mask: Valu
 
 def store_lanes(m: Machine, op: Operation, pointer: Pointer, value: Value, mask: Value | None) -> None:
     """Stores where the mask holds, for the active programs."""
+    check_access(m, op, pointer, mask)
     buffer = contents(m, op, pointer)
     if buffer.size == 0:
         return
@@ -203,6 +205,7 @@ def atomic_lanes(
     Args:
       kind: Triton's `RMWOp`.
     """
+    check_access(m, op, pointer, mask)
     buffer = contents(m, op, pointer)
     if buffer.size == 0:
         return Value(full(pointer.offset.shape, 0, value.dtype))
@@ -223,6 +226,7 @@ def _signed(array: Array) -> Array:
 
 @rule("tt.atomic_cas")
 def _compare_and_swap(m: Machine, op: Operation, pointer: Pointer, expected: Value, value: Value) -> Results:
+    check_access(m, op, pointer, None)
     buffer = contents(m, op, pointer)
     offset, (compared, update) = _lanes(m, pointer, None, buffer.size, expected, value)
     bits = bits_of(np.dtype(buffer.dtype))

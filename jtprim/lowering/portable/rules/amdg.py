@@ -34,12 +34,13 @@ def _buffer_load(m: Machine, op: Operation, *operands: Operand) -> Results:
     pointer, offsets = operands[:2]
     assert isinstance(pointer, Pointer) and isinstance(offsets, Value)
     _, mask, other = _optional(op, operands, 2)
-    loaded = load(m, op, _lanes(m, op, pointer, offsets))
+    assert mask is None or isinstance(mask, Value)
+    loaded = load(m, op, _lanes(m, op, pointer, offsets), mask)
     if mask is None:
         return loaded
     if other is None:
         other = Value(full(loaded.shape, 0, loaded.dtype))
-    assert isinstance(mask, Value) and isinstance(other, Value)
+    assert isinstance(other, Value)
     return m.map(lax.select, mask, loaded, other)
 
 

@@ -130,7 +130,7 @@ def copy_in(
     other: Value | None,
 ) -> None:
     """Copies from global to shared memory."""
-    loaded = load(m, op, pointer)
+    loaded = load(m, op, pointer, mask)
     if mask is not None:
         if other is None:
             other = Value(full(loaded.shape, 0, loaded.dtype))

@@ -120,7 +120,7 @@ def _spread(m: Machine, value: Value, block: tuple[int, ...]) -> Value:
 
 
 def _loaded(m: Machine, op: Operation, descriptor: Descriptor, pointer: Pointer, inside: Value) -> Value:
-    loaded = load(m, op, pointer)
+    loaded = load(m, op, pointer, inside)
     padding = np.nan if descriptor.pads_with_nan and loaded.dtype.kind not in "iub" else 0
     return m.map(lambda keep, x: lax.select(keep, x, lax.full_like(x, padding)), inside, loaded)
 
@@ -139,9 +139,8 @@ def _tma_load(m: Machine, op: Operation, descriptor: Descriptor, *rest: Operand)
     _, memory, wanted = rest[-3:]
     assert isinstance(memory, SharedMemory) and isinstance(wanted, Value)
     pointer, inside = _lanes(m, descriptor, starts)
-    loaded = _loaded(m, op, descriptor, pointer, inside)
     with m.only_where(wanted):
-        shared.write(m, memory, loaded)
+        shared.write(m, memory, _loaded(m, op, descriptor, pointer, inside))
     return [TOKEN for _ in op.results]
 
 
@@ -158,9 +157,8 @@ def _tma_gather(
 ) -> Results:
     """A block of rows that are named one by one."""
     pointer, inside = _lanes(m, descriptor, [column, column], rows)
-    loaded = _loaded(m, op, descriptor, pointer, inside)
     with m.only_where(wanted):
-        shared.write(m, memory, loaded)
+        shared.write(m, memory, _loaded(m, op, descriptor, pointer, inside))
     return [TOKEN for _ in op.results]
 
 
