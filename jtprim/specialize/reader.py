@@ -199,12 +199,16 @@ class _Reader:
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([^,]*?)(?:,.*)?>", re.DOTALL)
 _POINTER = re.compile(r"!tt\.ptr<([^,<>]*)(?:, *\d+)?>")
+_SHARED = re.compile(r"!ttg\.memdesc<((?:\d+x)*)([^,]*?),.*>", re.DOTALL)
 
 
 def _type(text: str) -> Type:
-    """``tensor<4x8x!tt.ptr<f32>>`` and the like. Layouts and address spaces are dropped."""
+    """``tensor<4x8x!tt.ptr<f32>>`` and the like. Layouts and address spaces are dropped.
+
+    A view of shared memory has the type of the tensor that it holds.
+    """
     shape: tuple[int, ...] = ()
-    if tensor := _TENSOR.fullmatch(text):
+    if tensor := _TENSOR.fullmatch(text) or _SHARED.fullmatch(text):
         shape = tuple(int(extent) for extent in tensor[1].split("x") if extent)
         text = tensor[2]
     if pointer := _POINTER.fullmatch(text):
@@ -239,24 +243,23 @@ def _discardable_names(parsed: Any) -> list[str]:
     return [named.name if hasattr(named, "name") else named for named in parsed.attributes]
 
 
+_BEFORE_PROPERTIES = re.compile(r'(?:[^"]*= )?"[^"]*"\([^()]*\)(?:\[[^\]]*\])? <(?=\{)')
+
+
 def _properties(header: str) -> str:
     """The text of the properties dictionary in an operation's generic form; ``{}`` if it has none.
 
-    The opening ``<{`` is the first one outside a string. Its end is found by counting braces, since
-    MLIR's parser takes a whole string only.
+    It stands between the operands and the type, in which layouts look just like it. Its end is found by
+    counting braces, since MLIR's parser takes a whole string only.
     """
-    tokens = re.finditer(r'"(?:[^"\\]|\\.)*"|<\{|\{|\}', header)
-    start, depth = None, 0
-    for token in tokens:
-        if start is None:
-            if token[0] == "<{":
-                start, depth = token.start() + 1, 1
-        elif token[0] in ("{", "<{"):
-            depth += 1
-        elif token[0] == "}":
-            depth -= 1
-            if depth == 0:
-                return header[start : token.end()]
+    opening = _BEFORE_PROPERTIES.match(header)
+    if opening is None:
+        return "{}"
+    depth = 0
+    for token in re.finditer(r'"(?:[^"\\]|\\.)*"|\{|\}', header[opening.end() :]):
+        depth += {"{": 1, "}": -1}.get(token[0], 0)
+        if depth == 0:
+            return header[opening.end() : opening.end() + token.end()]
     return "{}"
 
 

@@ -27,6 +27,14 @@ BACKENDS = {"cuda": "cuda", "rocm": "hip"}
 # The portable lowering reads the IR that Triton makes for this target: before Hopper, tensor
 # descriptors are rewritten to plain pointers.
 PORTABLE = GPUTarget("cuda", 80, 32)
+# A Gluon kernel is written for one kind of GPU, and its layouts for the lanes of its warps; its frontend
+# minds the vendor and that number only. In the order in which they are tried.
+PORTABLE_GLUON = (
+    GPUTarget("hip", "gfx950", 64),
+    GPUTarget("hip", "gfx942", 64),
+    GPUTarget("hip", "gfx1250", 32),
+    GPUTarget("hip", "gfx1100", 32),
+)
 
 # Device kinds, as JAX reports them, by the longest matching word. Compute capabilities from NVIDIA's
 # "CUDA GPU compute capability" table, architectures from AMD's ROCm "system requirements" table.

@@ -10,12 +10,13 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from triton.backends.compiler import GPUTarget, Language
 from triton.compiler import make_backend
 
 from jtprim import compat
 from jtprim.specialize.adapters import Adapter
 from jtprim.specialize.compile import ast_source, check_options
-from jtprim.specialize.target import PORTABLE
+from jtprim.specialize.target import PORTABLE, PORTABLE_GLUON
 
 # The options that the frontend reads. All others steer code generation for one GPU, which the
 # portable lowering does not have: `num_ctas`, for one, is refused on sm_80.
@@ -50,17 +51,36 @@ def portable_ttir(source: Any, options: Mapping[str, object]) -> str:
     Raises:
       triton.CompilationError: the frontend's own error, unchanged.
     """
-    backend = make_backend(PORTABLE)
-    parsed = backend.parse_options(_frontend_options(options))
-    context = compat.triton_context(backend)
-    module = source.make_ir(
-        PORTABLE, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context
-    )
+    if source.language is Language.GLUON:
+        return _gluon_ttgir(source, options)
+    module, backend, parsed, context = _frontend(source, options, PORTABLE)
     stages: dict[str, Any] = {}
     backend.add_stages(stages, parsed, source.language)
-    inlining = "ttir" if "ttir" in stages else "ttgir"
-    module = stages[inlining](module, {})
-    return compat.print_generic(module, context)
+    return compat.print_generic(stages["ttir"](module, {}), context)
+
+
+def _gluon_ttgir(source: Any, options: Mapping[str, object]) -> str:
+    """A Gluon kernel's `ttgir`, made for the first target whose layouts and operations it has."""
+    refusal: Exception | None = None
+    for target in (PORTABLE, *PORTABLE_GLUON):
+        try:
+            module, _, _, context = _frontend(source, options, target)
+            compat.inline_gluon(module)
+        except Exception as error:
+            refusal = refusal or error
+        else:
+            return compat.print_generic(module, context)
+    assert refusal is not None
+    raise refusal
+
+
+def _frontend(source: Any, options: Mapping[str, object], target: GPUTarget) -> tuple[Any, Any, Any, Any]:
+    """The module that Triton's frontend makes, with the backend, its options and the context."""
+    backend = make_backend(target)
+    parsed = backend.parse_options(_frontend_options(options))
+    context = compat.triton_context(backend)
+    codegen, modules = backend.get_codegen_implementation(parsed), backend.get_module_map()
+    return source.make_ir(target, parsed, codegen, modules, context), backend, parsed, context
 
 
 def _frontend_options(options: Mapping[str, object]) -> dict[str, object]:
