@@ -19,7 +19,7 @@ from jtprim.lowering import portable
 from jtprim.primitive import Configuration, OutShape
 from jtprim.specialize.adapters import Adapter, adapt
 from jtprim.specialize.binder import leaves_by_path, specialize_arguments
-from jtprim.specialize.descriptors import decomposed
+from jtprim.specialize.descriptors import decomposed, dissolved
 from jtprim.specialize.kernel import KernelSource
 from jtprim.specialize.target import PORTABLE
 from jtprim.specialize.ttir import kernel_ttir
@@ -117,7 +117,8 @@ def _values(
         if leaf.view is not None:
             source = adapter.specialization.source
             name = coordinate_text((source.function.params[place[0]].name, *place[1:]))
-            numbers = decomposed(leaf.view, kernel=source.name, parameter=name)
+            split = dissolved if source.function.is_gluon() else decomposed
+            numbers = split(leaf.view, kernel=source.name, parameter=name)
             values += [_scalar(kind, number) for kind, number in numbers]
     return values, places
 

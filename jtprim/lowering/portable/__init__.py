@@ -3,11 +3,12 @@
 `execute` is all that the rest of jtprim uses. The way of a kernel through this package:
 
     (reader)     text -> a small immutable IR, in `jtprim.specialize`
+    expansion    Gluon's copies between global and shared memory become loads and stores
     analysis     which addresses each access touches, how often each loop runs (affine: the domain)
     strategy     may all programs run at once?
     grid         runs them: at once, in chunks, or one after the other
     machine      one program, or many at once, operation by operation
-    rules/       what each operation becomes, one file for each dialect; control, memory
+    rules/       what each operation becomes, one file for each dialect; control, memory, shared
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from jtprim.specialize.reader import Module, Type, read
 from . import grid as _grid
 from . import rules as _rules
 from .analysis import Facts, analyse
+from .expansion import expand
 from .strategy import choose_strategy
 from .values import SIGNED, Array, Operand, Pointer, Value, convert, reinterpret
 
@@ -64,7 +66,7 @@ def execute(
       UnsupportedError: the kernel does what has no translation; the message names the operation and
         the line of the kernel.
     """
-    module = read(ttir)
+    module = expand(read(ttir), kernel)
     with jax.enable_x64(True):
         facts = analyse(module, grid, arguments)
         _check_pointers(facts, kernel)

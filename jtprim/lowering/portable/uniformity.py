@@ -61,7 +61,9 @@ class _Marking:
             case "tt.func":
                 self.blocks(operation.regions[0])
             case _:
-                if self.differs(operation.operands):
+                # What is in shared memory may differ, whatever was put there.
+                of_shared = operation.name.startswith(("ttg.", "ttng.", "amdg."))
+                if of_shared or self.differs(operation.operands):
                     self.mark(operation.results)
 
     def counted_loop(self, operation: Operation) -> None:

@@ -9,6 +9,8 @@ import jax
 import numpy as np
 from jax import lax
 
+from jtprim.specialize.reader import Variable
+
 Array = Any  # jax.Array, a tracer, or a NumPy array or scalar: what `lax` takes
 
 
@@ -49,7 +51,22 @@ class Pointer:
     offset: Value
 
 
-Operand = Value | Pointer
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """A view of a buffer in shared memory or tensor memory (`shared.py`).
+
+    Attributes:
+      buffer: the variable that its allocation defined.
+      steps: from the buffer's whole to the view.
+      places: int32, the index that each step takes which takes one; of shape ``(number of these,)``.
+    """
+
+    buffer: Variable
+    steps: tuple[Any, ...]
+    places: Value
+
+
+Operand = Value | Pointer | Shared
 
 UNSIGNED = {np.dtype(f"int{bits}"): np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)}
 SIGNED = {unsigned: signed for signed, unsigned in UNSIGNED.items()}

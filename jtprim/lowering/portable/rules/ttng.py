@@ -1,0 +1,125 @@
+"""What Hopper and Blackwell GPUs have: products of shared memory, tensor memory, barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from jtprim.lowering.portable import shared
+from jtprim.lowering.portable.machine import RULES, Machine, Results, rule
+from jtprim.lowering.portable.values import Operand, Shared, Value, full
+from jtprim.specialize.reader import Operation
+
+# --- Products ------------------------------------------------------------------------------------
+
+
+def _value(m: Machine, operand: Operand) -> Value:
+    """A factor, from shared memory if it is there."""
+    if isinstance(operand, Shared):
+        return shared.read(m, operand)
+    assert isinstance(operand, Value)
+    return operand
+
+
+def _product(m: Machine, op: Operation, one: Operand, other: Operand, sum_: Value, kept: Value | None) -> Value:
+    """``one @ other``, plus `sum_` where the condition `kept` holds."""
+    if kept is not None:
+        sum_ = m.map(lax.select, kept, sum_, Value(full(sum_.shape, 0, sum_.dtype)))
+    product = RULES["tt.dot"](m, op, _value(m, one), _value(m, other), sum_)
+    assert isinstance(product, Value)
+    return product
+
+
+@rule("ttng.warp_group_dot")
+def _warp_group_dot(
+    m: Machine, op: Operation, one: Operand, other: Operand, sum_: Value, kept: Value | None = None
+) -> Results:
+    return _product(m, op, one, other, sum_, kept)
+
+
+@rule("ttng.warp_group_dot_wait")
+def _wait_for_products(m: Machine, op: Operation, *values: Operand) -> Results:
+    return values
+
+
+# --- Tensor memory -------------------------------------------------------------------------------
+
+
+def _tokens(op: Operation, values: Sequence[Operand]) -> Sequence[Operand]:
+    """`values`, and tokens for the results that are left."""
+    return [*values, *(Value(np.int32(0)) for _ in op.results[len(values) :])]
+
+
+def _segments(op: Operation, operands: Sequence[Any]) -> list[list[Any]]:
+    given = iter(operands)
+    return [[next(given) for _ in range(size)] for size in op.attributes["operandSegmentSizes"]]
+
+
+@rule("ttng.tmem_alloc")
+def _allocate(m: Machine, op: Operation, value: Value | None = None) -> Results:
+    view = shared.allocate(m, op.results[0])
+    if value is not None:
+        shared.write(m, view, value)
+    return _tokens(op, [view])
+
+
+@rule("ttng.tmem_load")
+def _load(m: Machine, op: Operation, view: Shared, *token: Value) -> Results:
+    if "redOp" in op.attributes:
+        raise m.unsupported(op, "reduces what it loads, which has no portable lowering; run the kernel on a GPU")
+    return _tokens(op, [shared.read(m, view)])
+
+
+@rule("ttng.tmem_store")
+def _store(m: Machine, op: Operation, view: Shared, *rest: Value) -> Results:
+    *_, value, wanted = rest
+    shared.write(m, view, value, wanted)
+    return _tokens(op, [])
+
+
+@rule("ttng.tmem_subslice")
+def _slice(m: Machine, op: Operation, view: Shared) -> Results:
+    shape = op.results[0].type.shape
+    axis = op.attributes.get("dim", len(shape) - 1)
+    start = tuple(op.attributes["N"] if d == axis else 0 for d in range(len(shape)))
+    return shared.step(m, view, shared.Slice(start, shape))
+
+
+@rule("ttng.tmem_copy")
+def _copy(m: Machine, op: Operation, source: Shared, target: Shared, *barrier: Operand) -> Results:
+    if op.operands[0].type.shape != op.operands[1].type.shape:
+        raise m.unsupported(op, "copies between layouts of scales, which has no portable lowering")
+    shared.write(m, target, shared.read(m, source))
+    return _tokens(op, [])
+
+
+@rule("ttng.tc_gen5_mma")
+def _multiply(m: Machine, op: Operation, *operands: Operand) -> Results:
+    (one,), (other,), (target,), _, (kept,), (wanted,), *_ = _segments(op, operands)
+    if op.attributes.get("two_ctas"):
+        raise m.unsupported(op, "multiplies in two thread blocks at once, which has no portable lowering")
+    shared.write(m, target, _product(m, op, one, other, shared.read(m, target), kept), wanted)
+    return _tokens(op, [])
+
+
+# --- Barriers: order, which is that of the operations -----------------------------------------------
+
+
+@rule(
+    "ttng.init_barrier",
+    "ttng.inval_barrier",
+    "ttng.barrier_expect",
+    "ttng.wait_barrier",
+    "ttng.arrive_barrier",
+    "ttng.async_copy_mbarrier_arrive",
+    "ttng.tc_gen5_commit",
+    "ttng.async_tma_store_wait",
+    "ttng.fence_async_shared",
+    "ttng.fence",
+    "jtprim.barrier_bytes",
+)
+def _ordered(m: Machine, op: Operation, *operands: Operand) -> Results:
+    return _tokens(op, [])
