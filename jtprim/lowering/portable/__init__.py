@@ -80,7 +80,8 @@ def execute(
             _operand(i, variable.type, arguments[i], sizes[i]) for i, variable in enumerate(module.parameters)
         ]
         if math.prod(grid):
-            memory |= _grid.run(module, grid, facts, choose_strategy(facts, sizes), memory, operands, kernel)
+            strategy = choose_strategy(facts, sizes)
+            memory |= _grid.run(module, grid, facts, strategy, memory, operands, kernel)
         return [_from_memory(memory[i], arguments[i]) for i in written]
 
 

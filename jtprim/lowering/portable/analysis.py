@@ -83,6 +83,7 @@ class Facts:
       trips: how often a loop runs, over programs and enclosing loops; absent where unknown.
       conditions: which way a branch goes in all programs; absent where unknown.
       unknown_pointers: accesses whose pointer comes from no parameter that can be named.
+      has_partitions: whether the kernel specializes warps.
     """
 
     programs: int
@@ -90,6 +91,7 @@ class Facts:
     trips: dict[Operation, Array | None]
     conditions: dict[Operation, bool | None]
     unknown_pointers: list[Operation]
+    has_partitions: bool = False
 
     @functools.cached_property
     def by_operation(self) -> dict[Operation, Access | None]:
@@ -302,6 +304,12 @@ class _Evaluator:
         self.in_loop = outer
         return [forget(value) for value in forwarded]
 
+    def partitions(self, operation: Operation, operands: list[Abstract]) -> Sequence[Abstract]:
+        """Warp specialization, after `expansion.py`: the results are those of the first region."""
+        self.facts.has_partitions = True
+        default, *_ = [self.region(region, []) for region in operation.regions]
+        return default
+
     # The grid.
 
     def program_id(self, operation: Operation, operands: list[Abstract]) -> Sequence[Abstract]:
@@ -412,6 +420,7 @@ _CONTROL: dict[str, Callable[[_Evaluator, Operation, list[Abstract]], Sequence[A
     "scf.for": _Evaluator.counted_loop,
     "scf.while": _Evaluator.conditional_loop,
     "tt.call": _Evaluator.call,
+    "ttg.warp_specialize": _Evaluator.partitions,
     "tt.get_program_id": _Evaluator.program_id,
     "tt.get_num_programs": _Evaluator.program_count,
 }

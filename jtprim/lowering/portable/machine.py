@@ -97,6 +97,22 @@ class Machine:
         results = () if results is None else (results,) if isinstance(results, Value | Pointer | Shared) else results
         self._environment.update(zip(operation.results, results, strict=True))
 
+    def operand(self, variable: Variable) -> Operand:
+        """What a variable stands for."""
+        return self._environment[variable]
+
+    def define(self, variables: Sequence[Variable], operands: Sequence[Operand]) -> None:
+        self._environment.update(zip(variables, operands, strict=True))
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Forgets afterwards what variables were defined inside."""
+        outer, self._environment = self._environment, dict(self._environment)
+        try:
+            yield
+        finally:
+            self._environment = outer
+
     @contextlib.contextmanager
     def only_where(self, condition: Value | None) -> Iterator[None]:
         """Runs what is inside for those active programs only for which `condition` holds."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from jtprim.lowering.portable import shared
+from jtprim.lowering.portable import partitions, shared
 from jtprim.lowering.portable.machine import RULES, Machine, Results, rule
 from jtprim.lowering.portable.values import Operand, Shared, Value, full
 from jtprim.specialize.reader import Operation
@@ -98,28 +98,72 @@ def _copy(m: Machine, op: Operation, source: Shared, target: Shared, *barrier: O
 
 @rule("ttng.tc_gen5_mma")
 def _multiply(m: Machine, op: Operation, *operands: Operand) -> Results:
-    (one,), (other,), (target,), _, (kept,), (wanted,), *_ = _segments(op, operands)
+    (one,), (other,), (target,), _, (kept,), (wanted,), barriers, conditions = _segments(op, operands)
     if op.attributes.get("two_ctas"):
         raise m.unsupported(op, "multiplies in two thread blocks at once, which has no portable lowering")
     shared.write(m, target, _product(m, op, one, other, shared.read(m, target), kept), wanted)
+    if m.facts.has_partitions:
+        for barrier, condition in zip(barriers, conditions, strict=True):
+            partitions.arrive(m, barrier, arrivals=1, condition=m.both(wanted, condition))
     return _tokens(op, [])
 
 
-# --- Barriers: order, which is that of the operations -----------------------------------------------
+# --- Barriers ------------------------------------------------------------------------------------
+# Where no warps are specialized, what they keep in order is in order anyway, and they have no state.
+
+
+@rule("ttng.init_barrier")
+def _initialise(m: Machine, op: Operation, barrier: Shared) -> Results:
+    if m.facts.has_partitions:
+        partitions.initialise(m, barrier, op.attributes["count"])
+    return None
+
+
+@rule("ttng.arrive_barrier")
+def _arrive(m: Machine, op: Operation, barrier: Shared, wanted: Value | None = None) -> Results:
+    if m.facts.has_partitions:
+        partitions.arrive(m, barrier, arrivals=op.attributes["count"], condition=wanted)
+    return None
+
+
+@rule("ttng.barrier_expect")
+def _expect(m: Machine, op: Operation, barrier: Shared, wanted: Value | None = None) -> Results:
+    """One arrival, and bytes that have to come."""
+    if m.facts.has_partitions:
+        size = op.attributes["size"]
+        partitions.arrive(m, barrier, arrivals=1, expected_bytes=size, condition=wanted)
+    return None
+
+
+@rule("jtprim.barrier_bytes")
+def _bytes_came(m: Machine, op: Operation, barrier: Shared, wanted: Value | None = None) -> Results:
+    if m.facts.has_partitions:
+        size = op.attributes["size"]
+        partitions.arrive(m, barrier, arrivals=0, expected_bytes=-size, condition=wanted)
+    return None
+
+
+@rule("ttng.tc_gen5_commit")
+def _commit(m: Machine, op: Operation, barrier: Shared, *rest: Operand) -> Results:
+    if m.facts.has_partitions:
+        wanted = rest[0] if rest and isinstance(rest[0], Value) else None
+        partitions.arrive(m, barrier, arrivals=1, condition=wanted)
+    return None
+
+
+@rule("ttng.async_copy_mbarrier_arrive")
+def _arrive_after_copies(m: Machine, op: Operation, barrier: Shared) -> Results:
+    if m.facts.has_partitions:
+        raise m.unsupported(op, "in a kernel with partitions has no portable lowering; run it on a GPU")
+    return None
 
 
 @rule(
-    "ttng.init_barrier",
-    "ttng.inval_barrier",
-    "ttng.barrier_expect",
     "ttng.wait_barrier",
-    "ttng.arrive_barrier",
-    "ttng.async_copy_mbarrier_arrive",
-    "ttng.tc_gen5_commit",
+    "ttng.inval_barrier",
     "ttng.async_tma_store_wait",
     "ttng.fence_async_shared",
     "ttng.fence",
-    "jtprim.barrier_bytes",
 )
 def _ordered(m: Machine, op: Operation, *operands: Operand) -> Results:
     return _tokens(op, [])
