@@ -152,7 +152,7 @@ def _second(bars, total, out_ptr, STEPS: gl.constexpr, layout: gl.constexpr):
 def _first(bars, total, out_ptr, STEPS: gl.constexpr, layout: gl.constexpr):
     mbarrier.arrive(bars.index(0), count=1)
     _take_turns(bars, total, out_ptr, STEPS, 0, layout)
-    return gl.program_id(0) + 7
+    return gl.program_id(0) + 7, gl.program_id(0) + 8
 
 
 @gluon.jit
@@ -167,7 +167,7 @@ def ping_pong(out_ptr, total_ptr, result_ptr, STEPS: gl.constexpr):
         [(_first, (bars, total, out_ptr, STEPS, layout)), (_second, (bars, total, out_ptr, STEPS, layout))], [4], [24]
     )
     gl.store(total_ptr + gl.arange(0, 128, layout), total.load(layout))
-    gl.store(result_ptr, result)
+    gl.store(result_ptr, result[0] * result[1])
 
 
 @pytest.mark.parametrize("steps", [1, 4, 7])
@@ -185,7 +185,7 @@ def test_partitions_take_turns(steps):
         expected = (expected * 3) * 3 + 1
     np.testing.assert_array_equal(out, np.arange(steps))
     np.testing.assert_array_equal(total, expected)
-    assert result == 7
+    assert result == 56
 
 
 @gluon.jit
