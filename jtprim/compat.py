@@ -191,28 +191,39 @@ _GENERIC_MARK = "jtprim_generic"
 
 
 def triton_context(backend: Any) -> Any:
-    """A fresh MLIR context of Triton's, with the dialects of both vendors: a Gluon kernel may use any."""
-    from triton._C.libtriton import amd, ir
+    """A fresh MLIR context of Triton's, with the dialects of `backend` loaded, and all others there are.
 
-    context = ir.context()
-    ir.load_dialects(context)
+    MLIR ends the process where a kernel makes an operation of a dialect that isn't loaded.
+    """
+    from triton._C import libtriton
+
+    context = libtriton.ir.context()
+    libtriton.ir.load_dialects(context)
+    for vendor in ("nvidia", "amd"):
+        if hasattr(libtriton, vendor):
+            getattr(libtriton, vendor).load_dialects(context)
     backend.load_dialects(context)
-    amd.load_dialects(context)
     return context
 
 
 def inline_gluon(module: Any) -> None:
-    """Inlines the calls of a Gluon module and folds its constants, for no target: layouts may stay open."""
+    """Inlines the calls of a Gluon module and resolves its automatic layouts.
+
+    These are the passes that both backends begin their `ttgir` stage with. What they do further is not
+    wanted here: NVIDIA's makes bytes in scratch memory of every tensor descriptor.
+    """
     from triton._C.libtriton import ir, passes
 
     manager = ir.pass_manager(module.context)
-    manager.enable_debug()
     passes.gluon.add_inliner(manager)
+    passes.gluon.add_infer_coalesced_encodings(manager)
+    passes.gluon.add_resolve_auto_encodings(manager)
     passes.gluon.add_canonicalizer(manager)
     passes.common.add_sccp(manager)
     passes.ttir.add_loop_aware_cse(manager)
     passes.gluon.add_canonicalizer(manager)
-    manager.run(module, "inline_gluon")
+    passes.common.add_symbol_dce(manager)
+    manager.run(module, "jtprim_gluon")
 
 
 def print_generic(module: Any, context: Any) -> str:

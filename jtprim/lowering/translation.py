@@ -20,7 +20,7 @@ from jtprim.lowering import portable
 from jtprim.primitive import Configuration, OutShape
 from jtprim.specialize.adapters import Adapter, adapt
 from jtprim.specialize.binder import leaves_by_path, specialize_arguments
-from jtprim.specialize.descriptors import decomposed, shape_and_strides
+from jtprim.specialize.descriptors import decomposed, dissolved
 from jtprim.specialize.kernel import KernelSource
 from jtprim.specialize.target import PORTABLE
 from jtprim.specialize.ttir import kernel_ttir
@@ -80,16 +80,14 @@ def translate(*operands: jax.Array, **params: Any) -> list[jax.Array]:
     batching: Batching | None = params["batching"]
     adapter = adapt(source, arguments, specialization, batching, reorder=False)
     ttir = kernel_ttir(adapter, configuration.options)
-    values, places, nan_padded = _values(adapter, arguments, operands, out_shape, configuration.zeroed)
+    values, places = _values(adapter, arguments, operands, out_shape, configuration.zeroed)
     written = {output: operand for operand, output in params["aliases"]}
     wanted = [
         places[(Operand, written[index]) if index in written else (Output, index)]
         for index in range(len(out_shape.items))
     ]
     grid = configuration.grid if batching is None else batching.grid(configuration.grid)
-    return portable.execute(
-        ttir, grid, values, wanted, kernel=source.name, nan_padded=nan_padded, checks=current_checks()
-    )
+    return portable.execute(ttir, grid, values, wanted, kernel=source.name, checks=current_checks())
 
 
 def _values(
@@ -98,15 +96,12 @@ def _values(
     operands: Sequence[jax.Array],
     out_shape: OutShape,
     zeroed: Sequence[int],
-) -> tuple[list[Any], dict[tuple[type, int], int], list[int]]:
-    """The values of the IR function's parameters, where each array stands among them, and which are
-    descriptors that give NaN for what is outside."""
-    source = adapter.specialization.source
+) -> tuple[list[Any], dict[tuple[type, int], int]]:
+    """The values of the IR function's parameters, and where each array stands among them."""
     leaves = leaves_by_path(arguments)
     axes = compat.varying_axes(operands)
     values: list[Any] = []
     places: dict[tuple[type, int], int] = {}
-    nan_padded: list[int] = []
     for path, kind in adapter.specialization.leaf_types():
         if kind == "constexpr":
             continue
@@ -120,17 +115,13 @@ def _values(
             values.append(operands[leaf.index])
         else:
             values += compat.varying([_initial(out_shape.shapes[leaf.index], leaf.index in zeroed)], axes)
-        if leaf.view is None:
-            continue
-        if source.function.is_gluon():  # whose IR has descriptors
-            numbers = shape_and_strides(leaf.view)
-            if leaf.view.padding == "nan":
-                nan_padded.append(places[type(leaf), leaf.index])
-        else:
+        if leaf.view is not None:
+            source = adapter.specialization.source
             name = coordinate_text((source.function.params[place[0]].name, *place[1:]))
-            numbers = decomposed(leaf.view, kernel=source.name, parameter=name)
-        values += [_scalar(kind, number) for kind, number in numbers]
-    return values, places, nan_padded
+            split = dissolved if source.function.is_gluon() else decomposed
+            numbers = split(leaf.view, kernel=source.name, parameter=name)
+            values += [_scalar(kind, number) for kind, number in numbers]
+    return values, places
 
 
 def _initial(shape: jax.ShapeDtypeStruct, zeroed: bool) -> jax.Array:

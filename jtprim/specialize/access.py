@@ -228,7 +228,7 @@ class _Flow:
 
 def _is_reference(variable: Variable) -> bool:
     """Whether a value is a pointer or a descriptor of global memory."""
-    return variable.type.pointer
+    return variable.type.pointer or variable.type.element.startswith(("!tt.tensordesc", "!ttng.tensordesc"))
 
 
 def clear_caches() -> None:

@@ -47,16 +47,33 @@ def decomposed(view: View, *, kernel: str, parameter: str) -> list[tuple[str, in
     ]
 
 
-def decomposed_paths(specialization: Specialization) -> Iterator[Path]:
-    """The path of the argument that each parameter of a kernel's IR for the portable target is part of.
+def dissolved(view: View, *, kernel: str, parameter: str) -> list[tuple[str, int]]:
+    """The numbers that follow a pointer which the portable lowering takes in place of a Gluon kernel's
+    descriptor: sizes, strides, and whether NaN is read out of bounds.
 
-    Triton's IR has pointers there in place of descriptors, Gluon's has descriptors.
+    Raises:
+      UnsupportedError: the descriptor rounds to TF32.
     """
-    whole = specialization.source.function.is_gluon()
+    if view.round_f32_to_tf32:
+        raise UnsupportedError(
+            f"argument {parameter!r} has round_f32_to_tf32=True, which has no portable lowering in a Gluon "
+            "kernel; leave it out.",
+            kernel=kernel,
+            parameter=parameter,
+        )
+    return [*shape_and_strides(view), ("u1", view.padding == "nan")]
+
+
+def decomposed_paths(specialization: Specialization) -> Iterator[Path]:
+    """The path of the argument that each parameter of a kernel's IR is part of.
+
+    Triton's own IR is without descriptors; in Gluon's each is one parameter, before its sizes and strides.
+    """
+    gluon = specialization.source.function.is_gluon()
     for path, kind in specialization.leaf_types():
         if is_descriptor(kind):
             rank = kind[kind.index("[") : kind.index("]")].count(",") + 1
-            more = 0 if whole else 2 * rank + 1 + compat.DESCRIPTORS_ROUND
-            yield from [path] * (1 + 2 * rank + more)
+            numbers = 2 * rank if gluon else 4 * rank + 1 + compat.DESCRIPTORS_ROUND
+            yield from [path] * (1 + numbers)
         elif kind != "constexpr":
             yield path

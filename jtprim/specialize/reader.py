@@ -52,16 +52,13 @@ class Type:
 
     Attributes:
       element: TTIR's name of the number type, or the whole text of a type that is neither.
-      shape: the tensor's shape; of a descriptor and of shared memory, that of what it describes.
-      pointer: whether the elements are pointers to `element`, or it is a descriptor of a pointer's memory.
-      kind: ``""``; ``"descriptor"`` (a tensor descriptor) or ``"shared"`` (Gluon's descriptor of memory that
-        the threads of a program share, tensor memory included).
+      shape: the tensor's shape.
+      pointer: whether the elements are pointers to `element`.
     """
 
     element: str
     shape: tuple[int, ...] = ()
     pointer: bool = False
-    kind: str = ""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -202,28 +199,21 @@ class _Reader:
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([^,]*?)(?:,.*)?>", re.DOTALL)
 _POINTER = re.compile(r"!tt\.ptr<([^,<>]*)(?:, *\d+)?>")
-# Triton 3.6 has a tensor inside a descriptor, 3.9 its shape alone.
-_DESCRIPTOR = re.compile(r"!tt(?:ng)?\.tensordesc\w*<(?:tensor<)?((?:\d+x)+)([^,<>]+).*>", re.DOTALL)
-_SHARED = re.compile(r"!ttg\.memdesc<((?:\d+x)*)([^,<>]+|!tt\.ptr<[^<>]*>),.*>", re.DOTALL)
+_SHARED = re.compile(r"!ttg\.memdesc<((?:\d+x)*)([^,]*?),.*>", re.DOTALL)
 
 
 def _type(text: str) -> Type:
-    """``tensor<4x8x!tt.ptr<f32>>`` and the like. Layouts and address spaces are dropped."""
-    if found := _SHARED.fullmatch(text):
-        return Type(found[2].strip(), _extents(found[1]), kind="shared")
-    if found := _DESCRIPTOR.fullmatch(text):
-        return Type(found[2].strip(), _extents(found[1]), pointer=True, kind="descriptor")
+    """``tensor<4x8x!tt.ptr<f32>>`` and the like. Layouts and address spaces are dropped.
+
+    A view of shared memory has the type of the tensor that it holds.
+    """
     shape: tuple[int, ...] = ()
-    if tensor := _TENSOR.fullmatch(text):
-        shape = _extents(tensor[1])
+    if tensor := _TENSOR.fullmatch(text) or _SHARED.fullmatch(text):
+        shape = tuple(int(extent) for extent in tensor[1].split("x") if extent)
         text = tensor[2]
     if pointer := _POINTER.fullmatch(text):
         return Type(pointer[1], shape, pointer=True)
     return Type(text, shape)
-
-
-def _extents(text: str) -> tuple[int, ...]:
-    return tuple(int(extent) for extent in text.split("x") if extent)
 
 
 _PLACE = re.compile(r'"([^"]*)":(\d+)(?::\d+| to)')
@@ -253,23 +243,23 @@ def _discardable_names(parsed: Any) -> list[str]:
     return [named.name if hasattr(named, "name") else named for named in parsed.attributes]
 
 
-# An operation's generic form up to its properties: results, name, operands, successors.
-_BEFORE_PROPERTIES = re.compile(r'\s*(?:[^="]*=\s*)?"[^"]*"\([^()]*\)(?:\[[^\]]*\])?\s*<')
+_BEFORE_PROPERTIES = re.compile(r'(?:[^"]*= )?"[^"]*"\([^()]*\)(?:\[[^\]]*\])? <(?=\{)')
 
 
 def _properties(header: str) -> str:
     """The text of the properties dictionary in an operation's generic form; ``{}`` if it has none.
 
-    Its end is found by counting braces outside strings, since MLIR's parser takes a whole string only.
+    It stands between the operands and the type, in which layouts look just like it. Its end is found by
+    counting braces, since MLIR's parser takes a whole string only.
     """
-    before = _BEFORE_PROPERTIES.match(header)
-    if before is None:
+    opening = _BEFORE_PROPERTIES.match(header)
+    if opening is None:
         return "{}"
     depth = 0
-    for token in re.finditer(r'"(?:[^"\\]|\\.)*"|\{|\}', header[before.end() :]):
+    for token in re.finditer(r'"(?:[^"\\]|\\.)*"|\{|\}', header[opening.end() :]):
         depth += {"{": 1, "}": -1}.get(token[0], 0)
         if depth == 0:
-            return header[before.end() : before.end() + token.end()]
+            return header[opening.end() : opening.end() + token.end()]
     return "{}"
 
 

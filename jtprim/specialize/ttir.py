@@ -10,28 +10,17 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from triton import CompilationError
 from triton.backends.compiler import GPUTarget, Language
 from triton.compiler import make_backend
 
 from jtprim import compat
 from jtprim.specialize.adapters import Adapter
 from jtprim.specialize.compile import ast_source, check_options
-from jtprim.specialize.target import PORTABLE
+from jtprim.specialize.target import PORTABLE, PORTABLE_GLUON
 
 # The options that the frontend reads. All others steer code generation for one GPU, which the
 # portable lowering does not have: `num_ctas`, for one, is refused on sm_80.
 _FRONTEND_OPTIONS = ("num_warps", "num_stages", "debug", "sanitize_overflow", "default_dot_input_precision")
-
-# What Gluon's operations need of a target is checked as its IR is made: tensor memory, the threads of a warp.
-# The first target for which a kernel can be made is taken; the IR says the same for all.
-_GLUON_TARGETS = (
-    PORTABLE,
-    GPUTarget("cuda", 100, 32),
-    GPUTarget("hip", "gfx942", 64),
-    GPUTarget("hip", "gfx950", 64),
-    GPUTarget("hip", "gfx1250", 32),
-)
 
 _FP8_DTYPES = ("fp8e4b15", "fp8e4b8", "fp8e4nv", "fp8e5", "fp8e5b16")
 
@@ -56,36 +45,42 @@ def portable_ttir(source: Any, options: Mapping[str, object]) -> str:
       options: the launch's backend options; those that are about code generation are ignored.
 
     Returns:
-      The module in MLIR's generic form, with source locations. A Gluon kernel comes as its frontend makes
-      it, before anything is decided for a target.
+      The module in MLIR's generic form, with source locations. A Gluon kernel comes as `ttgir`, the
+      first stage that inlines its calls.
 
     Raises:
       triton.CompilationError: the frontend's own error, unchanged.
     """
-    error: Exception | None = None
-    for target in _GLUON_TARGETS if source.language == Language.GLUON else (PORTABLE,):
+    if source.language is Language.GLUON:
+        return _gluon_ttgir(source, options)
+    module, backend, parsed, context = _frontend(source, options, PORTABLE)
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, parsed, source.language)
+    return compat.print_generic(stages["ttir"](module, {}), context)
+
+
+def _gluon_ttgir(source: Any, options: Mapping[str, object]) -> str:
+    """A Gluon kernel's `ttgir`, made for the first target whose layouts and operations it has."""
+    refusal: Exception | None = None
+    for target in (PORTABLE, *PORTABLE_GLUON):
         try:
-            return _ttir_for(target, source, options)
-        except (CompilationError, RuntimeError) as found:
-            error = error or found
-    assert error is not None
-    raise error
+            module, _, _, context = _frontend(source, options, target)
+            compat.inline_gluon(module)
+        except Exception as error:
+            refusal = refusal or error
+        else:
+            return compat.print_generic(module, context)
+    assert refusal is not None
+    raise refusal
 
 
-def _ttir_for(target: GPUTarget, source: Any, options: Mapping[str, object]) -> str:
+def _frontend(source: Any, options: Mapping[str, object], target: GPUTarget) -> tuple[Any, Any, Any, Any]:
+    """The module that Triton's frontend makes, with the backend, its options and the context."""
     backend = make_backend(target)
     parsed = backend.parse_options(_frontend_options(options))
     context = compat.triton_context(backend)
-    module = source.make_ir(
-        target, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context
-    )
-    if source.language == Language.GLUON:
-        compat.inline_gluon(module)
-    else:
-        stages: dict[str, Any] = {}
-        backend.add_stages(stages, parsed, source.language)
-        module = stages["ttir"](module, {})
-    return compat.print_generic(module, context)
+    codegen, modules = backend.get_codegen_implementation(parsed), backend.get_module_map()
+    return source.make_ir(target, parsed, codegen, modules, context), backend, parsed, context
 
 
 def _frontend_options(options: Mapping[str, object]) -> dict[str, object]:

@@ -3,11 +3,12 @@
 `execute` is all that the rest of jtprim uses. The way of a kernel through this package:
 
     (reader)     text -> a small immutable IR, in `jtprim.specialize`
+    expansion    Gluon's copies between global and shared memory become loads and stores
     analysis     which addresses each access touches, how often each loop runs (affine: the domain)
     strategy     may all programs run at once?
     grid         runs them: at once, in chunks, or one after the other
     machine      one program, or many at once, operation by operation
-    rules/       what each operation becomes, one file for each dialect; control, memory
+    rules/       what each operation becomes, one file for each dialect; control, memory, shared
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from jtprim.specialize.reader import Module, Type, read
 from . import grid as _grid
 from . import rules as _rules
 from .analysis import Facts, analyse
+from .expansion import expand
 from .strategy import choose_strategy
-from .values import SIGNED, Array, Descriptor, Operand, Pointer, Value, convert, reinterpret
+from .values import SIGNED, Array, Operand, Pointer, Value, convert, reinterpret
 
 __all__ = ["execute"]
 
@@ -43,7 +45,6 @@ def execute(
     written: Sequence[int],
     *,
     kernel: str,
-    nan_padded: Sequence[int] = (),
     checks: Checks = NO_CHECKS,
 ) -> list[jax.Array]:
     """Runs a kernel for every program of a grid, in JAX operations.
@@ -56,11 +57,9 @@ def execute(
       grid: the number of programs on each axis.
       arguments: one for each parameter of the kernel. A pointer parameter takes an array of any shape,
         whose memory is its row-major flattening; a scalar parameter takes a NumPy scalar, which is
-        known at trace time, or a traced array of no dimensions. A descriptor takes an array; its shape
-        and strides are the parameters behind it.
+        known at trace time, or a traced array of no dimensions.
       written: pointer parameters whose final contents are wanted.
       kernel: the kernel's name, for messages.
-      nan_padded: descriptors that give NaN for what is outside their shape.
       checks: what accesses are checked for as the kernel runs; `jtprim.debug` says how.
 
     Returns:
@@ -71,7 +70,7 @@ def execute(
       UnsupportedError: the kernel does what has no translation; the message names the operation and
         the line of the kernel.
     """
-    module = read(ttir)
+    module = expand(read(ttir), kernel)
     with jax.enable_x64(True):
         facts = analyse(module, grid, arguments)
         _check_pointers(facts, kernel)
@@ -84,9 +83,6 @@ def execute(
         operands = [
             _operand(i, variable.type, arguments[i], sizes[i]) for i, variable in enumerate(module.parameters)
         ]
-        for i in pointers:
-            if module.parameters[i].type.kind == "descriptor":
-                operands[i] = _descriptor(i, module.parameters[i].type, operands, i in nan_padded)
         if math.prod(grid):
             strategy = choose_strategy(facts, sizes)
             if checks.races:  # which are told by what programs before did
@@ -138,13 +134,6 @@ def _from_memory(flat: Array, argument: Any) -> jax.Array:
     if dtype == np.bool_:
         flat = lax.ne(flat, lax.full_like(flat, 0))
     return lax.reshape(reinterpret(flat, dtype), argument.shape)
-
-
-def _descriptor(position: int, kind: Type, operands: Sequence[Operand], pads_with_nan: bool) -> Descriptor:
-    pointer, rank = operands[position], len(kind.shape)
-    numbers = [operand for operand in operands[position + 1 :][: 2 * rank] if isinstance(operand, Value)]
-    assert isinstance(pointer, Pointer) and len(numbers) == 2 * rank
-    return Descriptor(pointer, tuple(numbers[:rank]), tuple(numbers[rank:]), kind.shape, pads_with_nan)
 
 
 def _operand(position: int, kind: Type, argument: Any, size: int) -> Operand:

@@ -70,7 +70,7 @@ class Access:
     @property
     def kind(self) -> str:
         """``load``, ``store`` or ``atomic``."""
-        return ACCESSES[self.operation.name][0]
+        return ACCESSES[self.operation.name]
 
 
 @dataclasses.dataclass
@@ -83,6 +83,7 @@ class Facts:
       trips: how often a loop runs, over programs and enclosing loops; absent where unknown.
       conditions: which way a branch goes in all programs; absent where unknown.
       unknown_pointers: accesses whose pointer comes from no parameter that can be named.
+      has_partitions: whether the kernel specializes warps.
     """
 
     programs: int
@@ -90,6 +91,7 @@ class Facts:
     trips: dict[Operation, Array | None]
     conditions: dict[Operation, bool | None]
     unknown_pointers: list[Operation]
+    has_partitions: bool = False
 
     @functools.cached_property
     def by_operation(self) -> dict[Operation, Access | None]:
@@ -115,8 +117,7 @@ def analyse(module: Module, grid: Sequence[int], arguments: Sequence[Any]) -> Fa
 
 def _argument(position: int, variable: Variable, argument: Any) -> Abstract:
     if variable.type.pointer:
-        where = None if variable.type.kind else Affine(np.zeros(1, np.int64))  # a descriptor says it later
-        return Address(position, where)
+        return Address(position, Affine(np.zeros(1, np.int64)))
     if isinstance(argument, np.integer | np.bool_) and variable.type.element in INTEGERS:
         return Affine(np.array([signed(int(argument), variable.type)], np.int64))
     return None
@@ -168,21 +169,18 @@ class _Evaluator:
     def access(self, operation: Operation, operands: list[Abstract]) -> None:
         if not self.recording:
             return
-        place = ACCESSES[operation.name][1]
-        pointer = operands[place]
+        pointer = operands[0]
         if not isinstance(pointer, Address):
             self.facts.unknown_pointers.append(operation)
             return
         mask = operands[position] if (position := _mask_position(operation)) is not None else None
         offset = pointer.offset if pointer.offset is None or pointer.offset.origin is None else None
-        if not operation.name.startswith("tt."):  # the lanes are not the pointer's, or not all of them
-            mask, offset = None, None
         self.facts.accesses.append(
             Access(
                 operation,
                 pointer.parameter,
                 offset,
-                operation.operands[place].type.shape,
+                operation.operands[0].type.shape,
                 mask if isinstance(mask, Box) else None,
                 _both(self.active, scalar_mask(mask)),
                 self.in_loop,
@@ -306,6 +304,12 @@ class _Evaluator:
         self.in_loop = outer
         return [forget(value) for value in forwarded]
 
+    def partitions(self, operation: Operation, operands: list[Abstract]) -> Sequence[Abstract]:
+        """Warp specialization, after `expansion.py`: the results are those of the first region."""
+        self.facts.has_partitions = True
+        default, *_ = [self.region(region, []) for region in operation.regions]
+        return default
+
     # The grid.
 
     def program_id(self, operation: Operation, operands: list[Abstract]) -> Sequence[Abstract]:
@@ -411,25 +415,15 @@ def _mask_position(operation: Operation) -> int | None:
     return None
 
 
-# What an operation does to memory, and through which operand. `atomic` is to read and write in one step.
-ACCESSES: dict[str, tuple[str, int]] = {
-    "tt.load": ("load", 0),
-    "tt.atomic_load": ("load", 0),
-    "tt.atomic_poll": ("load", 0),
-    "tt.store": ("store", 0),
-    "tt.atomic_store": ("store", 0),
-    "tt.atomic_rmw": ("atomic", 0),
-    "tt.atomic_cas": ("atomic", 0),
-    "ttg.async_copy_global_to_local": ("load", 0),
-    "ttng.async_tma_copy_global_to_local": ("load", 0),
-    "ttng.async_tma_gather": ("load", 0),
-    "ttng.async_tma_copy_local_to_global": ("store", 0),
-    "ttng.async_tma_scatter": ("store", 0),
-    "ttng.async_tma_reduce": ("atomic", 0),
-    "amdg.buffer_load": ("load", 0),
-    "amdg.buffer_load_to_local": ("load", 1),
-    "amdg.buffer_store": ("store", 1),
-    "amdg.buffer_atomic_rmw": ("atomic", 0),
+# What an operation does to memory, through its first operand. `atomic` is to read and write in one step.
+ACCESSES = {
+    "tt.load": "load",
+    "tt.atomic_load": "load",
+    "tt.atomic_poll": "load",
+    "tt.store": "store",
+    "tt.atomic_store": "store",
+    "tt.atomic_rmw": "atomic",
+    "tt.atomic_cas": "atomic",
 }
 
 _CONTROL: dict[str, Callable[[_Evaluator, Operation, list[Abstract]], Sequence[Abstract]]] = {
@@ -437,6 +431,7 @@ _CONTROL: dict[str, Callable[[_Evaluator, Operation, list[Abstract]], Sequence[A
     "scf.for": _Evaluator.counted_loop,
     "scf.while": _Evaluator.conditional_loop,
     "tt.call": _Evaluator.call,
+    "ttg.warp_specialize": _Evaluator.partitions,
     "tt.get_program_id": _Evaluator.program_id,
     "tt.get_num_programs": _Evaluator.program_count,
 }

@@ -75,7 +75,7 @@ def _check_bounds(m: Machine, op: Operation, parameter: int, active: Array, offs
     report = functools.partial(
         _report_outside,
         kernel=m.kernel,
-        verb=VERBS[ACCESSES[op.name][0]],
+        verb=VERBS[ACCESSES[op.name]],
         name=_name(m, parameter),
         parameter=m.module.parameters[parameter].name,
         size=size,
@@ -131,7 +131,7 @@ def no_records(sizes: Sequence[int], strategy: Strategy) -> Records:
 
 
 def _check_races(m: Machine, op: Operation, parameter: int, active: Array, offset: Array) -> None:
-    kind = ACCESSES[op.name][0]
+    kind = ACCESSES[op.name]
     operations = [access.operation for access in m.facts.accesses]
     number, total = operations.index(op), len(operations)
     active, offset = _flat(active), _flat(offset)

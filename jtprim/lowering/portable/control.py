@@ -17,7 +17,18 @@ from jax import lax
 from jtprim import compat
 from jtprim.specialize.reader import DTYPES, Operation, Region, Variable
 
-from .machine import UNCHANGING, Machine, Results, as_array, like, rule, written_in
+from .machine import (
+    Machine,
+    Results,
+    as_array,
+    fixed_part,
+    like,
+    moving_part,
+    rule,
+    with_moving_part,
+    writes_shared,
+    written_in,
+)
 from .uniformity import uniform_trips
 from .values import Array, Operand, Pointer, Value, convert, full
 
@@ -65,7 +76,7 @@ def _for(m: Machine, op: Operation, lower: Value, upper: Value, step: Value, *in
     start = _batched_where(m, carried, initial)
     if isinstance(limit, int) and limit == 1:
         once = iteration(np.int32(0), start)
-        _check_pointers(m, op, start, once)
+        _check_fixed(m, op, start, once)
         return once
     return _loop(m, op, body, start, iteration, lambda f, carry: lax.fori_loop(0, limit, f, carry))
 
@@ -101,24 +112,22 @@ def _batched_where(m: Machine, variables: Sequence[Variable], operands: Sequence
 
 
 def _with_program_axis(m: Machine, operand: Operand) -> Operand:
-    if isinstance(operand, Pointer):
-        return Pointer(operand.parameter, operand.element, m.batch(operand.offset))
-    return m.batch(operand) if isinstance(operand, Value) else operand
+    return with_moving_part(operand, m.batch(moving_part(operand)))
 
 
-def _target(pointer: Pointer) -> tuple[int, str]:
-    return pointer.parameter, pointer.element
-
-
-def _check_pointers(m: Machine, op: Operation, before: Sequence[Operand], after: Sequence[Operand]) -> None:
+def _check_fixed(m: Machine, op: Operation, before: Sequence[Operand], after: Sequence[Operand]) -> None:
     for old, new in zip(before, after, strict=True):
-        if isinstance(old, Pointer) and isinstance(new, Pointer) and _target(old) != _target(new):
-            raise m.unsupported(op, "carries a pointer that moves from one array to another")
-        if isinstance(old, UNCHANGING) and old != new:
-            raise m.unsupported(op, "carries a descriptor that changes")
+        if fixed_part(old) != fixed_part(new):
+            raise m.unsupported(
+                op,
+                "carries a pointer that moves from one array to another"
+                if isinstance(old, Pointer)
+                else "carries a view that moves from one buffer in shared memory to another",
+            )
 
 
-_Carry = tuple[list[jax.Array], list[jax.Array]]  # the values, and the buffers that are written
+# The values, the buffers that are written, and shared memory.
+_Carry = tuple[list[jax.Array], list[jax.Array], list[jax.Array]]
 _Body = Callable[[Array, _Carry], _Carry]
 
 
@@ -132,48 +141,40 @@ def _loop(
 ) -> list[Operand]:
     """A JAX loop over `start` and the buffers that the region `written` writes."""
     buffers = written_in(m, written)
-    shared = tuple(m.shared) if m.checks.races or _uses_shared_memory(written) else ()
-    moving = [i for i, operand in enumerate(start) if not isinstance(operand, UNCHANGING)]
+    shared = tuple(m.shared) if m.checks.races or writes_shared(written) else ()
     outer, outer_shared = dict(m.memory), dict(m.shared)
     axes = compat.varying_axes(outer.values())  # of `jax.shard_map`: what is carried keeps its type
 
-    def contents() -> list[Array]:
-        return [*(m.memory[p] for p in buffers), *(m.shared[key] for key in shared)]
-
-    def operands(arrays: Sequence[Array]) -> list[Operand]:
-        values = list(start)
-        for i, array in zip(moving, arrays, strict=True):
-            values[i] = like(start[i], array)
-        return values
-
     def body(position: Array, carry: _Carry) -> _Carry:
-        arrays, held = carry
-        m.memory.update(zip(buffers, held, strict=False))
-        m.shared.update(zip(shared, held[len(buffers) :], strict=True))
-        after = iteration(position, operands(arrays))
-        _check_pointers(m, op, start, after)
-        yielded = [after[i] for i in moving]
-        yielded = [
-            _with_program_axis(m, new) if _is_batched(start[i]) else new
-            for i, new in zip(moving, yielded, strict=True)
+        arrays, contents, tiles = carry
+        m.memory.update(zip(buffers, contents, strict=True))
+        m.shared = {**outer_shared, **dict(zip(shared, tiles, strict=True))}
+        values = [like(operand, array) for operand, array in zip(start, arrays, strict=True)]
+        after = iteration(position, values)
+        _check_fixed(m, op, start, after)
+        after = [
+            _with_program_axis(m, new) if _is_batched(old) else new
+            for old, new in zip(start, after, strict=True)
         ]
-        return compat.varying([as_array(operand) for operand in yielded], axes), contents()
+        return (
+            compat.varying([as_array(operand) for operand in after], axes),
+            [m.memory[p] for p in buffers],
+            compat.varying([m.shared[buffer] for buffer in shared], axes),
+        )
 
-    arrays = compat.varying([as_array(start[i]) for i in moving], axes)
-    arrays, held = run(body, (arrays, contents()))
-    m.memory = {**outer, **dict(zip(buffers, held, strict=False))}
-    m.shared = {**outer_shared, **dict(zip(shared, held[len(buffers) :], strict=True))}
-    return operands(arrays)
-
-
-def _uses_shared_memory(region: Region) -> bool:
-    names = (op.name for block in region.blocks for top in block.operations for op in top.walk())
-    return any(name.startswith(("ttg.", "ttng.", "amdg.", "tt.call")) for name in names)
+    initial = (
+        compat.varying([as_array(operand) for operand in start], axes),
+        [m.memory[p] for p in buffers],
+        compat.varying([m.shared[buffer] for buffer in shared], axes),
+    )
+    arrays, contents, tiles = run(body, initial)
+    m.memory = {**outer, **dict(zip(buffers, contents, strict=True))}
+    m.shared = {**outer_shared, **dict(zip(shared, tiles, strict=True))}
+    return [like(operand, array) for operand, array in zip(start, arrays, strict=True)]
 
 
 def _is_batched(operand: Operand) -> bool:
-    value = operand.offset if isinstance(operand, Pointer) else operand
-    return isinstance(value, Value) and value.batched
+    return moving_part(operand).batched
 
 
 @rule("scf.while")

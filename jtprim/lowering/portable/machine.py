@@ -18,13 +18,10 @@ from jtprim.specialize.reader import Block, Module, Operation, Region, Variable
 
 from .analysis import Facts
 from .strategy import Strategy
-from .values import Array, Descriptor, Operand, Pointer, SharedMemory, Value, spread
+from .values import Array, Operand, Pointer, Shared, Value, spread
 from .windows import Window
 
 Results = Sequence[Operand] | Operand | None
-
-# Operands that are no arrays: what they are is known as JAX operations are emitted.
-UNCHANGING = (Descriptor, SharedMemory)
 Rule = Callable[..., Results]
 
 RULES: dict[str, Rule] = {}
@@ -52,9 +49,10 @@ class Machine:
       program_ids: for each axis of the grid.
       memory: the contents of the buffers, flat, by parameter; possibly with more elements at the end, whose
         contents do not matter.
-      shared: the contents of shared memory, by allocation; with a program axis if `programs` is not None.
-        Under `jt.debug(races=True)` also the records of `checking`, without that axis.
       windows: the loads and stores that are views.
+      shared: the contents of each program's buffers in shared memory, by the variable of their allocation;
+        with a program axis where several programs run at once. Under `jt.debug(races=True)` the records of
+        `checking` too.
       active: which of the programs are active, or None for all; a boolean scalar of the kernel.
       sizes: elements of each parameter's array.
       checks: what each access is checked for.
@@ -80,9 +78,9 @@ class Machine:
         self.kernel, self.module, self.grid = kernel, module, grid
         self.facts, self.strategy, self.varying = facts, strategy, varying
         self.memory, self.windows = dict(memory), windows
-        self.programs, self.program_ids, self.active = programs, tuple(program_ids), active
-        self.sizes, self.checks = sizes, checks
         self.shared: dict[Hashable, Array] = {}
+        self.sizes, self.checks = sizes, checks
+        self.programs, self.program_ids, self.active = programs, tuple(program_ids), active
         self._environment: dict[Variable, Operand] = {}
 
     # Running.
@@ -103,8 +101,30 @@ class Machine:
         if found is None:
             raise self.unsupported(operation, "has no portable lowering; run the kernel on a GPU")
         results = found(self, operation, *(self._environment[operand] for operand in operation.operands))
-        results = () if results is None else (results,) if isinstance(results, Operand) else results
+        results = (
+            ()
+            if results is None
+            else (results,)
+            if isinstance(results, Value | Pointer | Shared)
+            else results
+        )
         self._environment.update(zip(operation.results, results, strict=True))
+
+    def operand(self, variable: Variable) -> Operand:
+        """What a variable stands for."""
+        return self._environment[variable]
+
+    def define(self, variables: Sequence[Variable], operands: Sequence[Operand]) -> None:
+        self._environment.update(zip(variables, operands, strict=True))
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Forgets afterwards what variables were defined inside."""
+        outer, self._environment = self._environment, dict(self._environment)
+        try:
+            yield
+        finally:
+            self._environment = outer
 
     @contextlib.contextmanager
     def only_where(self, condition: Value | None) -> Iterator[None]:
@@ -152,15 +172,15 @@ class Machine:
         """`one` where `condition` holds, else `other`."""
         if one is other:
             return one
-        if isinstance(one, UNCHANGING) or isinstance(other, UNCHANGING):
-            if one == other:
-                return one
-            raise self.unsupported(operation, "chooses between two descriptors")
         if isinstance(one, Pointer) and isinstance(other, Pointer):
             if (one.parameter, one.element) != (other.parameter, other.element):
                 raise self.unsupported(operation, "chooses between pointers to two arrays")
             offset = self.map(lax.select, condition, one.offset, other.offset)
             return Pointer(one.parameter, one.element, offset)
+        if isinstance(one, Shared) and isinstance(other, Shared):
+            if (one.buffer, one.steps) != (other.buffer, other.steps):
+                raise self.unsupported(operation, "chooses between views of two buffers in shared memory")
+            return Shared(one.buffer, one.steps, self.map(lax.select, condition, one.places, other.places))
         assert isinstance(one, Value) and isinstance(other, Value)
         return self.map(lax.select, condition, one, other)
 
@@ -198,16 +218,68 @@ def written_in(machine: Machine, region: Region) -> tuple[int, ...]:
     )
 
 
+# Operations that change shared or tensor memory.
+_SHARED_WRITES = frozenset(
+    {
+        "ttg.local_store",
+        "ttg.local_scatter",
+        "ttg.local_dealloc",
+        "ttng.tmem_store",
+        "ttng.tmem_copy",
+        "ttng.tc_gen5_mma",
+        "tt.call",
+    }
+)
+
+
+def writes_shared(region: Region) -> bool:
+    """Whether the operations of a region write to shared memory."""
+    return any(
+        operation.name in _SHARED_WRITES
+        for block in region.blocks
+        for top in block.operations
+        for operation in top.walk()
+    )
+
+
+def moving_part(operand: Operand) -> Value:
+    """What of an operand may change from one iteration of a loop to the next."""
+    match operand:
+        case Pointer():
+            return operand.offset
+        case Shared():
+            return operand.places
+        case _:
+            return operand
+
+
+def fixed_part(operand: Operand) -> Hashable:
+    """What of an operand may not."""
+    match operand:
+        case Pointer():
+            return operand.parameter, operand.element
+        case Shared():
+            return operand.buffer, operand.steps
+        case _:
+            return None
+
+
+def with_moving_part(operand: Operand, value: Value) -> Operand:
+    """`operand` with another part that changes."""
+    match operand:
+        case Pointer():
+            return Pointer(operand.parameter, operand.element, value)
+        case Shared():
+            return Shared(operand.buffer, operand.steps, value)
+        case _:
+            return value
+
+
 def as_array(operand: Operand) -> jax.Array:
     """What a loop carries for an operand."""
-    value = operand.offset if isinstance(operand, Pointer) else operand
-    assert isinstance(value, Value)
-    return jax.numpy.asarray(value.array)
+    return jax.numpy.asarray(moving_part(operand).array)
 
 
 def like(operand: Operand, array: Array) -> Operand:
     """`operand` with another array."""
-    if isinstance(operand, Pointer):
-        return Pointer(operand.parameter, operand.element, Value(array, operand.offset.batched))
-    assert isinstance(operand, Value)
-    return Value(array, operand.batched)
+    return with_moving_part(operand, Value(array, moving_part(operand).batched))

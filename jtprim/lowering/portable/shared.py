@@ -1,198 +1,201 @@
-"""Shared memory: an array for each allocation, and views that lead from it to what an operation names.
+"""Shared memory and tensor memory: buffers of each program's own, and views of them.
 
-A view reads its part of an array and puts a new part in its place, both functionally; a chain of views is
-followed inwards to read, and back outwards to write. Where many programs run at once, each has its own
-memory along the program axis.
+A view is a chain of steps from the whole buffer. To read it, the steps are taken one after the other; to
+write it, each step puts a new part into the whole that it was taken from. The contents are what a tensor
+of the buffer's shape would hold: layouts, which say at which address an element is, do not show in them.
+
+A buffer begins with zeros. On a GPU it begins with anything.
 """
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 from jax import lax
 
-from jtprim.specialize.reader import Operation
+from jtprim.specialize.reader import Variable
 
 from .machine import Machine
-from .values import Array, SharedMemory, Value, convert, full, reinterpret, spread
+from .values import Array, Shared, Value, convert, full
+
+INT32 = np.dtype(np.int32)
 
 
-def allocate(m: Machine, op: Operation) -> SharedMemory:
-    """The memory of the operation's result. What it holds is undefined on a GPU, and zero here."""
-    kind = op.results[0].type
+class Step(Protocol):
+    """A part of an array. `place` is given to a step that takes an index at run time."""
+
+    dynamic: bool
+
+    def part(self, whole: Array, place: Array) -> Array: ...
+
+    def put(self, whole: Array, place: Array, part: Array) -> Array: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+    """One element along the first axis."""
+
+    dynamic = True
+
+    def part(self, whole: Array, place: Array) -> Array:
+        return lax.dynamic_index_in_dim(whole, place, 0, keepdims=False)
+
+    def put(self, whole: Array, place: Array, part: Array) -> Array:
+        return lax.dynamic_update_index_in_dim(whole, part, place, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """A box of given start and extents."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    dynamic = False
+
+    def part(self, whole: Array, place: Array) -> Array:
+        stop = tuple(low + extent for low, extent in zip(self.start, self.shape, strict=True))
+        return lax.slice(whole, self.start, stop)
+
+    def put(self, whole: Array, place: Array, part: Array) -> Array:
+        return lax.dynamic_update_slice(whole, part, [np.int32(low) for low in self.start])
+
+
+@dataclasses.dataclass(frozen=True)
+class Transpose:
+    """The axes in another order."""
+
+    order: tuple[int, ...]
+    dynamic = False
+
+    def part(self, whole: Array, place: Array) -> Array:
+        return lax.transpose(whole, self.order)
+
+    def put(self, whole: Array, place: Array, part: Array) -> Array:
+        return lax.transpose(part, tuple(int(axis) for axis in np.argsort(self.order)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Reshape:
+    """The elements, in row-major order, in another shape."""
+
+    shape: tuple[int, ...]
+    dynamic = False
+
+    def part(self, whole: Array, place: Array) -> Array:
+        return lax.reshape(whole, self.shape)
+
+    def put(self, whole: Array, place: Array, part: Array) -> Array:
+        return lax.reshape(part, np.shape(whole))
+
+
+@dataclasses.dataclass(frozen=True)
+class Reinterpret:
+    """The first bytes, in row-major order, as a tensor of another type."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    dynamic = False
+
+    def part(self, whole: Array, place: Array) -> Array:
+        old, new = np.dtype(whole.dtype), self.dtype
+        count = int(np.prod(self.shape, dtype=np.int64)) * new.itemsize // old.itemsize
+        flat = lax.slice(lax.reshape(whole, (whole.size,)), (0,), (count,))
+        return lax.reshape(_cast(flat, new), self.shape)
+
+    def put(self, whole: Array, place: Array, part: Array) -> Array:
+        flat = _cast(lax.reshape(part, (part.size,)), np.dtype(whole.dtype))
+        whole_flat = lax.reshape(whole, (whole.size,))
+        return lax.reshape(lax.dynamic_update_slice(whole_flat, flat, [np.int32(0)]), np.shape(whole))
+
+
+def _cast(flat: Array, dtype: np.dtype[Any]) -> Array:
+    """The same bytes, in order, as elements of another type."""
+    old = np.dtype(flat.dtype)
+    if old.itemsize < dtype.itemsize:
+        ratio = dtype.itemsize // old.itemsize
+        return lax.bitcast_convert_type(lax.reshape(flat, (flat.size // ratio, ratio)), dtype)
+    cast = lax.bitcast_convert_type(flat, dtype)
+    return lax.reshape(cast, (cast.size,))
+
+
+# --- What the rules use --------------------------------------------------------------------------
+
+
+def allocate(m: Machine, variable: Variable) -> Shared:
+    """A buffer for what `variable` is a view of."""
     front = () if m.programs is None else (m.programs,)
-    m.shared[op] = full((*front, *kind.shape), 0, kind.dtype)
-    return SharedMemory(op, kind.dtype, kind.shape)
+    m.shared[variable] = full((*front, *variable.type.shape), 0, variable.type.dtype)
+    return Shared(variable, (), Value(np.zeros(0, INT32)))
 
 
-def read(m: Machine, memory: SharedMemory) -> Value:
-    array, front = m.shared[memory.allocation], int(m.programs is not None)
-    for view in memory.views:
-        array = view.read(array, front)
-    return Value(array, bool(front))
-
-
-def write(m: Machine, memory: SharedMemory, value: Value, where: Value | None = None) -> None:
-    """Stores a value, for the active programs alone; of its elements those alone where `where` holds."""
-    front = int(m.programs is not None)
-    arrays = [m.shared[memory.allocation]]
-    for view in memory.views:
-        arrays.append(view.read(arrays[-1], front))
-    old = Value(arrays.pop(), bool(front))
-    new = m.map(
-        lambda array, like: convert(array, np.dtype(like.dtype)), m.batch(_shaped(value, memory.shape)), old
+def step(m: Machine, view: Shared, taken: Step, place: Value | None = None) -> Shared:
+    """A view of a part of a view."""
+    if place is None:
+        return Shared(view.buffer, (*view.steps, taken), view.places)
+    batched = place.batched or view.places.batched
+    if batched:
+        place, old = m.batch(place), m.batch(view.places)
+    else:
+        old = view.places
+    last = lax.expand_dims(convert(jax.numpy.asarray(place.array), INT32), (int(batched),))
+    return Shared(
+        view.buffer,
+        (*view.steps, taken),
+        Value(lax.concatenate([jax.numpy.asarray(old.array), last], int(batched)), batched),
     )
-    kept = m.both(where, m.active)
-    if kept is not None:
-        new = m.map(lax.select, kept, new, old)
-    part = new.array
-    for view, array in zip(reversed(memory.views), reversed(arrays), strict=True):
-        part = view.write(array, part, front)
-    m.shared[memory.allocation] = part
 
 
-def _shaped(value: Value, shape: tuple[int, ...]) -> Value:
-    """A value in another shape of as many elements; a scalar stays one."""
-    if not value.shape or value.shape == shape:
-        return value
-    front = np.shape(value.array)[: int(value.batched)]
-    return Value(lax.reshape(value.array, (*front, *shape)), value.batched)
+def read(m: Machine, view: Shared) -> Value:
+    """What a view holds."""
+    whole = m.shared[view.buffer]
+    if m.programs is None:
+        return Value(_part(whole, view.steps, view.places.array))
+    axes = (0, 0 if view.places.batched else None)
+    part = jax.vmap(lambda whole, places: _part(whole, view.steps, places), axes)
+    return Value(part(whole, view.places.array), batched=True)
 
 
-# --- Views ---------------------------------------------------------------------------------------
+def write(m: Machine, view: Shared, value: Value, condition: Value | None = None) -> None:
+    """Puts a value into a view, in the active programs for which a condition (a scalar) holds."""
+    whole = m.shared[view.buffer]
+    kept = m.both(condition, m.active)
+
+    def put(whole: Array, places: Array, part: Array, kept: Array | None) -> Array:
+        new = _put(whole, view.steps, places, convert(part, _dtype(whole, view.steps)))
+        return new if kept is None else lax.select(kept, new, whole)
+
+    operands = (view.places, value, kept)
+    arrays = [None if operand is None else operand.array for operand in operands]
+    if m.programs is None:
+        m.shared[view.buffer] = put(whole, *arrays)
+        return
+    axes = [None if operand is None or not operand.batched else 0 for operand in operands]
+    m.shared[view.buffer] = jax.vmap(put, (0, *axes))(whole, *arrays)
 
 
-def _viewed(memory: SharedMemory, view: Any, shape: Sequence[int]) -> SharedMemory:
-    return replace(memory, views=(*memory.views, view), shape=tuple(shape))
+def _dtype(whole: Array, steps: Sequence[Step]) -> np.dtype[Any]:
+    cast = [taken.dtype for taken in steps if isinstance(taken, Reinterpret)]
+    return cast[-1] if cast else np.dtype(whole.dtype)
 
 
-class _Index:
-    """One element along the first axis, which programs may choose differently."""
-
-    def __init__(self, index: Value):
-        self.index = index
-
-    def read(self, array: Array, front: int) -> Array:
-        if self.index.batched:
-            return jax.vmap(lambda own, i: lax.dynamic_index_in_dim(own, i, 0, keepdims=False))(
-                array, self.index.array
-            )
-        return lax.dynamic_index_in_dim(array, self.index.array, front, keepdims=False)
-
-    def write(self, array: Array, part: Array, front: int) -> Array:
-        if self.index.batched:
-            return jax.vmap(lambda own, new, i: lax.dynamic_update_index_in_dim(own, new, i, 0))(
-                array, part, self.index.array
-            )
-        return lax.dynamic_update_index_in_dim(array, part, self.index.array, front)
+def _part(whole: Array, steps: Sequence[Step], places: Array) -> Array:
+    for taken in steps:
+        place, places = _next_place(taken, places)
+        whole = taken.part(whole, place)
+    return whole
 
 
-class _Slice:
-    def __init__(self, starts: Sequence[int], shape: Sequence[int]):
-        self.starts, self.shape = tuple(starts), tuple(shape)
-
-    def read(self, array: Array, front: int) -> Array:
-        stops = [start + extent for start, extent in zip(self.starts, self.shape, strict=True)]
-        own = np.shape(array)[:front]
-        return lax.slice(array, (0,) * front + self.starts, (*own, *stops))
-
-    def write(self, array: Array, part: Array, front: int) -> Array:
-        starts = [np.int32(start) for start in (0,) * front + self.starts]
-        return lax.dynamic_update_slice(array, part, starts)
+def _put(whole: Array, steps: Sequence[Step], places: Array, part: Array) -> Array:
+    if not steps:
+        return part
+    taken, *rest = steps
+    place, places = _next_place(taken, places)
+    return taken.put(whole, place, _put(taken.part(whole, place), rest, places, part))
 
 
-class _Transposed:
-    def __init__(self, order: Sequence[int]):
-        self.order = tuple(order)
-
-    def _axes(self, order: Sequence[int], front: int) -> tuple[int, ...]:
-        return (*range(front), *(axis + front for axis in order))
-
-    def read(self, array: Array, front: int) -> Array:
-        return lax.transpose(array, self._axes(self.order, front))
-
-    def write(self, array: Array, part: Array, front: int) -> Array:
-        back = np.argsort(self.order).tolist()
-        return lax.transpose(part, self._axes(back, front))
-
-
-class _Reshaped:
-    def __init__(self, shape: Sequence[int]):
-        self.shape = tuple(shape)
-
-    def read(self, array: Array, front: int) -> Array:
-        return lax.reshape(array, (*np.shape(array)[:front], *self.shape))
-
-    def write(self, array: Array, part: Array, front: int) -> Array:
-        return lax.reshape(part, np.shape(array))
-
-
-class _Reinterpreted:
-    """The first bytes as numbers of another type and shape."""
-
-    def __init__(self, dtype: np.dtype[Any], shape: Sequence[int]):
-        self.dtype, self.shape = dtype, tuple(shape)
-
-    def read(self, array: Array, front: int) -> Array:
-        flat = _bytes(array, front)
-        wanted = math.prod(self.shape) * self.dtype.itemsize
-        return _from_bytes(lax.slice_in_dim(flat, 0, wanted, axis=front), self.dtype, self.shape)
-
-    def write(self, array: Array, part: Array, front: int) -> Array:
-        flat = lax.dynamic_update_slice_in_dim(_bytes(array, front), _bytes(part, front), 0, front)
-        return _from_bytes(flat, np.dtype(array.dtype), np.shape(array)[front:])
-
-
-_BYTE = np.dtype(np.uint8)
-
-
-def _bytes(array: Array, front: int) -> Array:
-    """The bytes of an array in row-major order, with the axes in front kept."""
-    dtype = np.dtype(array.dtype)
-    own = np.shape(array)[:front]
-    if dtype == np.bool_:
-        array = convert(array, _BYTE)
-    raw = reinterpret(array, _BYTE) if dtype.itemsize == 1 else lax.bitcast_convert_type(array, _BYTE)
-    return lax.reshape(raw, (*own, math.prod(np.shape(array)[front:]) * dtype.itemsize))
-
-
-def _from_bytes(flat: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    own = np.shape(flat)[:-1]
-    if dtype.itemsize == 1:
-        array = lax.reshape(flat, (*own, *shape))
-        return lax.ne(array, lax.full_like(array, 0)) if dtype == np.bool_ else reinterpret(array, dtype)
-    return lax.bitcast_convert_type(lax.reshape(flat, (*own, *shape, dtype.itemsize)), dtype)
-
-
-def index(memory: SharedMemory, place: Value) -> SharedMemory:
-    return _viewed(memory, _Index(place), memory.shape[1:])
-
-
-def subslice(memory: SharedMemory, starts: Sequence[int], shape: Sequence[int]) -> SharedMemory:
-    return _viewed(memory, _Slice(starts, shape), shape)
-
-
-def transposed(memory: SharedMemory, order: Sequence[int]) -> SharedMemory:
-    return _viewed(memory, _Transposed(order), [memory.shape[axis] for axis in order])
-
-
-def reshaped(memory: SharedMemory, shape: Sequence[int]) -> SharedMemory:
-    return _viewed(memory, _Reshaped(shape), shape)
-
-
-def reinterpreted(memory: SharedMemory, dtype: np.dtype[Any], shape: Sequence[int]) -> SharedMemory:
-    return replace(_viewed(memory, _Reinterpreted(dtype, shape), shape), dtype=dtype)
-
-
-def spread_scalar(value: Value, shape: tuple[int, ...]) -> Value:
-    """A scalar as a tensor; a program axis stays in front."""
-    if value.shape:
-        return value
-    if value.batched:
-        return Value(lax.broadcast_in_dim(value.array, (*np.shape(value.array), *shape), (0,)), True)
-    return Value(spread(value.array, shape))
+def _next_place(taken: Step, places: Array) -> tuple[Array, Array]:
+    return (places[0], places[1:]) if taken.dynamic else (None, places)

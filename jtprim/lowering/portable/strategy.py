@@ -11,7 +11,8 @@ The rule, for each buffer that the kernel writes:
 iterations; an address that is not known at trace time counts as a collision. Used results of atomics
 are never safe, since they tell programs apart by the order in which they run.
 
-If all buffers are safe, all programs run at once; otherwise the programs run one after the other.
+A kernel whose warps are specialized is never safe: its partitions wait for each other as each program has
+them wait. If all buffers are safe, all programs run at once; otherwise the programs run one after the other.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def choose_strategy(facts: Facts, sizes: Sequence[int]) -> Strategy:
         access: _runs(access, facts.programs, sizes[access.parameter]) for access in _stores_and_others(facts)
     }
     written = tuple(sorted({access.parameter for access in facts.accesses if access.kind != "load"}))
-    safe = all(_safe([a for a in facts.accesses if a.parameter == p], runs) for p in written)
+    safe = not facts.has_partitions and all(
+        _safe([a for a in facts.accesses if a.parameter == p], runs) for p in written
+    )
     unique = frozenset(
         access.operation
         for access in facts.accesses
@@ -88,7 +91,7 @@ def _safe(accesses: list[Access], runs: dict[Access, Runs | None]) -> bool:
 
 
 def _one_commutative_kind(atomics: list[Access]) -> bool:
-    kinds = {access.operation.attributes.get("atomic_rmw_op", access.operation.name) for access in atomics}
+    kinds = {access.operation.attributes.get("atomic_rmw_op") for access in atomics}
     return len(kinds) == 1 and kinds.pop() in COMMUTATIVE
 
 

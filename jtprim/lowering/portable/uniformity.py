@@ -60,10 +60,10 @@ class _Marking:
                 self.call(operation)
             case "tt.func":
                 self.blocks(operation.regions[0])
-            case name if name in _FROM_SHARED_MEMORY:
-                self.mark(operation.results)
             case _:
-                if self.differs(operation.operands):
+                # What is in shared memory may differ, whatever was put there.
+                of_shared = operation.name.startswith(("ttg.", "ttng.", "amdg."))
+                if of_shared or self.differs(operation.operands):
                     self.mark(operation.results)
 
     def counted_loop(self, operation: Operation) -> None:
@@ -109,15 +109,6 @@ class _Marking:
             self.differs(block.terminator.operands) for block in region.blocks if block.terminator.successors
         ):
             self.mark(argument for block in region.blocks[1:] for argument in block.arguments)
-
-
-# What programs read from their own shared memory, which holds what each has put there.
-_FROM_SHARED_MEMORY = (
-    "ttg.local_load",
-    "ttg.local_gather",
-    "ttng.tmem_load",
-    "ttng.warp_group_dot",
-)
 
 
 def uniform_trips(facts: Facts, operation: Operation) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
+
+from jtprim.specialize.reader import Variable
 
 Array = Any  # jax.Array, a tracer, or a NumPy array or scalar: what `lax` takes
 
@@ -51,53 +52,21 @@ class Pointer:
 
 
 @dataclasses.dataclass(frozen=True)
-class View:
-    """A part of an array, or another way to see all of it.
+class Shared:
+    """A view of a buffer in shared memory or tensor memory (`shared.py`).
 
     Attributes:
-      read: from an array and the number of program axes in front to the part.
-      write: from the array, a new part and that number to the array with it.
+      buffer: the variable that its allocation defined.
+      steps: from the buffer's whole to the view.
+      places: int32, the index that each step takes which takes one; of shape ``(number of these,)``.
     """
 
-    read: Callable[[Array, int], Array]
-    write: Callable[[Array, Array, int], Array]
+    buffer: Variable
+    steps: tuple[Any, ...]
+    places: Value
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SharedMemory:
-    """Memory that the threads of a program share, or a view of it.
-
-    Attributes:
-      allocation: which; the key in `Machine.shared`.
-      dtype, shape: of the view.
-      views: those that lead from the allocation to it, the outermost first.
-    """
-
-    allocation: Hashable
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    views: tuple[View, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Descriptor:
-    """A tensor descriptor: a block of memory behind a pointer, with its bounds.
-
-    Attributes:
-      pointer: to the first element.
-      shape, strides: scalars, in elements.
-      block: the shape of what is loaded or stored at once.
-      pads_with_nan: what is loaded from outside the shape; else zero.
-    """
-
-    pointer: Pointer
-    shape: tuple[Value, ...]
-    strides: tuple[Value, ...]
-    block: tuple[int, ...]
-    pads_with_nan: bool = False
-
-
-Operand = Value | Pointer | Descriptor | SharedMemory
+Operand = Value | Pointer | Shared
 
 UNSIGNED = {np.dtype(f"int{bits}"): np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)}
 SIGNED = {unsigned: signed for signed, unsigned in UNSIGNED.items()}

@@ -13,11 +13,11 @@ _FILES = (
     ".reductions",
     ".no_effect",
     ".debugging",
-    "..control",
-    "..memory",
     ".ttg",
     ".ttng",
-    ".amdg",
+    "..control",
+    "..memory",
+    "..partitions",
 )
 
 

@@ -1,161 +1,127 @@
-"""Gluon's shared memory and asynchronous copies (ttg). A copy is done when it is asked for.
-
-A kernel that waits for its copies sees what it would see on a GPU; one that doesn't wait races there.
-"""
+"""Shared memory: allocations, views, loads and stores (the `ttg` dialect, and AMD's own like them)."""
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from jtprim.lowering.portable import shared
-from jtprim.lowering.portable.machine import Machine, Results, rule
-from jtprim.lowering.portable.memory import load
-from jtprim.lowering.portable.values import Array, Operand, Pointer, SharedMemory, Value, full
+from jtprim.lowering.portable.machine import RULES, Machine, Results, rule
+from jtprim.lowering.portable.values import Array, Shared, Value, convert
 from jtprim.specialize.reader import Operation
 
-# What stands for a token: an order that is kept anyway.
-TOKEN = Value(np.int32(0))
-
-
-@rule(
-    "ttg.async_commit_group",
-    "ttg.async_wait",
-    "ttg.local_dealloc",
-    "ttg.local_barrier",
-    "amdg.async_wait",
-    "amdg.memory_counter_wait",
-)
-def _token(m: Machine, op: Operation, *operands: Operand) -> Results:
-    """Nothing to wait for: an order that is kept anyway."""
-    return [TOKEN for _ in op.results]
-
-
-# --- Memory --------------------------------------------------------------------------------------
+from .tt import unpack_e2m1
 
 
 @rule("ttg.local_alloc")
-def _allocate(m: Machine, op: Operation, initial: Value | None = None) -> Results:
-    memory = shared.allocate(m, op)
-    if initial is not None:
-        shared.write(m, memory, initial)
-    return memory
+def _allocate(m: Machine, op: Operation, value: Value | None = None) -> Results:
+    view = shared.allocate(m, op.results[0])
+    if value is not None:
+        shared.write(m, view, value)
+    return view
 
 
-@rule("ttg.local_load")
-def _load(m: Machine, op: Operation, memory: SharedMemory, *tokens: Value) -> Results:
-    return shared.read(m, memory)
+@rule("ttg.local_dealloc")
+def _free(m: Machine, op: Operation, view: Shared) -> Results:
+    return None
+
+
+@rule("ttg.local_load", "amdg.local_load_packed_transposed")
+def _load(m: Machine, op: Operation, view: Shared, *token: Value) -> Results:
+    if op.name != "ttg.local_load":
+        raise m.unsupported(op, "has no portable lowering; run the kernel on a GPU")
+    return shared.read(m, view)
 
 
 @rule("ttg.local_store")
-def _store(m: Machine, op: Operation, value: Value, memory: SharedMemory) -> Results:
-    shared.write(m, memory, value)
+def _store(m: Machine, op: Operation, value: Value, view: Shared, wanted: Value | None = None) -> Results:
+    """`wanted` is there where a copy with a condition became this (`expansion.py`)."""
+    shared.write(m, view, value, wanted)
     return None
-
-
-@rule("ttg.local_gather")
-def _gather(m: Machine, op: Operation, memory: SharedMemory, indices: Value, *tokens: Value) -> Results:
-    """Along one axis, the element that each index names."""
-    values, places = _whole(m, shared.read(m, memory), indices)
-    axis = op.attributes["axis"] + int(m.programs is not None)
-    return Value(jnp.take_along_axis(values, places, axis, mode="clip"), m.programs is not None)
-
-
-@rule("ttg.local_scatter")
-def _scatter(m: Machine, op: Operation, *operands: Operand) -> Results:
-    """Along one axis, to the place that each index names."""
-    memory = next(x for x in operands if isinstance(x, SharedMemory))
-    numbers = [x for x in operands if isinstance(x, Value)]
-    # Values and indices have one shape; indices are integers, named by the operation's order: 3.9 has
-    # destination, values, indices.
-    values, indices = numbers[0], numbers[1]
-    old, new, places = _whole(m, shared.read(m, memory), values, indices)
-    axis = op.attributes["axis"] + int(m.programs is not None)
-    written = jnp.put_along_axis(old, places, new.astype(old.dtype), axis, inplace=False, mode="drop")
-    shared.write(m, memory, Value(written, m.programs is not None))
-    return None
-
-
-def _whole(m: Machine, *values: Value) -> list[Array]:
-    return [m.batch(value).array if m.programs is not None else value.array for value in values]
 
 
 # --- Views ---------------------------------------------------------------------------------------
 
 
 @rule("ttg.memdesc_index")
-def _index(m: Machine, op: Operation, memory: SharedMemory, place: Value) -> Results:
-    return shared.index(memory, place)
+def _index(m: Machine, op: Operation, view: Shared, place: Value) -> Results:
+    indexed = shared.step(m, view, shared.Index(), place)
+    if len(op.operands[0].type.shape) == len(op.results[0].type.shape):  # of one axis: it stays
+        return shared.step(m, indexed, shared.Reshape(op.results[0].type.shape))
+    return indexed
 
 
 @rule("ttg.memdesc_subslice")
-def _subslice(m: Machine, op: Operation, memory: SharedMemory) -> Results:
-    return shared.subslice(memory, op.attributes["offsets"], op.results[0].type.shape)
+def _slice(m: Machine, op: Operation, view: Shared) -> Results:
+    return shared.step(m, view, shared.Slice(op.attributes["offsets"], op.results[0].type.shape))
 
 
 @rule("ttg.memdesc_trans")
-def _transpose(m: Machine, op: Operation, memory: SharedMemory) -> Results:
-    return shared.transposed(memory, op.attributes["order"])
+def _transpose(m: Machine, op: Operation, view: Shared) -> Results:
+    return shared.step(m, view, shared.Transpose(op.attributes["order"]))
 
 
 @rule("ttg.memdesc_reshape")
-def _reshape(m: Machine, op: Operation, memory: SharedMemory) -> Results:
-    return shared.reshaped(memory, op.results[0].type.shape)
+def _reshape(m: Machine, op: Operation, view: Shared) -> Results:
+    return shared.step(m, view, shared.Reshape(op.results[0].type.shape))
 
 
 @rule("ttg.memdesc_reinterpret")
-def _reinterpret(m: Machine, op: Operation, memory: SharedMemory) -> Results:
-    """The same bytes as another type and shape; a swizzled layout is taken to be none."""
-    return shared.reinterpreted(memory, op.results[0].type.dtype, op.results[0].type.shape)
+def _reinterpret(m: Machine, op: Operation, view: Shared) -> Results:
+    kind, source = op.results[0].type, op.operands[0].type
+    if np.prod(kind.shape) * kind.dtype.itemsize > np.prod(source.shape) * source.dtype.itemsize:
+        raise m.unsupported(op, "makes a view that is larger than what it is a view of")
+    return shared.step(m, view, shared.Reinterpret(kind.shape, kind.dtype))
 
 
-# --- Copies --------------------------------------------------------------------------------------
+# --- Gathers and scatters ------------------------------------------------------------------------
 
 
-@rule("ttg.async_copy_global_to_local")
-def _copy(m: Machine, op: Operation, pointer: Pointer, memory: SharedMemory, *rest: Value) -> Results:
-    """Elements that the mask leaves out become `other`, or zero."""
-    _, _, masks, others = op.attributes["operandSegmentSizes"]
-    copy_in(m, op, pointer, memory, rest[0] if masks else None, rest[masks] if others else None)
-    return TOKEN
+@rule("ttg.local_gather")
+def _gather(m: Machine, op: Operation, view: Shared, indices: Value) -> Results:
+    return RULES["tt.gather"](m, op, shared.read(m, view), indices)
 
 
-def copy_in(
-    m: Machine,
-    op: Operation,
-    pointer: Pointer,
-    memory: SharedMemory,
-    mask: Value | None,
-    other: Value | None,
-) -> None:
-    """Copies from global to shared memory."""
-    loaded = load(m, op, pointer, mask)
-    if mask is not None:
-        if other is None:
-            other = Value(full(loaded.shape, 0, loaded.dtype))
-        loaded = m.map(lax.select, mask, loaded, other)
-    shared.write(m, memory, loaded)
+@rule("ttg.local_scatter")
+def _scatter(m: Machine, op: Operation, view: Shared, values: Value, indices: Value) -> Results:
+    """Along one axis, each value to where its index says. Of several to one place, one stays."""
+    axis, shape = op.attributes["axis"], indices.shape
+    rank = len(shape)
+
+    def scatter(whole: Array, values: Array, indices: Array) -> Array:
+        front = np.ndim(whole) - rank
+        places = [
+            indices if d == axis + front else lax.broadcasted_iota(indices.dtype, np.shape(indices), d)
+            for d in range(np.ndim(whole))
+        ]
+        stacked = lax.concatenate(
+            [lax.expand_dims(place, (np.ndim(whole),)) for place in places], np.ndim(whole)
+        )
+        dimensions = lax.ScatterDimensionNumbers(
+            update_window_dims=(),
+            inserted_window_dims=tuple(range(np.ndim(whole))),
+            scatter_dims_to_operand_dims=tuple(range(np.ndim(whole))),
+        )
+        mode = lax.GatherScatterMode.FILL_OR_DROP
+        return lax.scatter(whole, stacked, values, dimensions, mode=mode)
+
+    old = shared.read(m, view)
+    batched = old.batched or values.batched or indices.batched
+    operands = [m.batch(value) if batched else value for value in (old, values, indices)]
+    shared.write(m, view, Value(scatter(*(operand.array for operand in operands)), batched))
+    return None
 
 
-@rule("gluon.set_auto_layout")
-def _same(m: Machine, op: Operation, operand: Operand) -> Results:
-    """Layouts say where elements are kept, not what they are."""
-    return operand
+# --- Asynchronous copies, which are done when they are issued --------------------------------------
 
 
-@rule("ttg.warp_specialize")
-def _warp_specialize(m: Machine, op: Operation, *operands: Operand) -> Results:
-    """Partitions that wait for each other have no order in which one after the other could run."""
-    raise m.unsupported(op, "runs several programs side by side; run the kernel on a GPU")
+@rule("ttg.async_commit_group", "ttg.async_wait", "amdg.async_wait", "amdg.async_tdm_wait")
+def _wait(m: Machine, op: Operation, *tokens: Value) -> Results:
+    return [Value(np.int32(0)) for _ in op.results]
 
 
 @rule("ttg.fp4_to_fp")
 def _from_fp4(m: Machine, op: Operation, value: Value) -> Results:
     """Two numbers of four bits (e2m1) in each byte, along one axis; the first is in the low half."""
-    from .tt import unpack_e2m1
-
     axis, dtype = op.attributes["axis"], op.results[0].type.dtype
-    return m.rearrange(
-        lambda array, front: lax.convert_element_type(unpack_e2m1(array, axis + front), dtype), value
-    )
+    return m.rearrange(lambda array, front: convert(unpack_e2m1(array, axis + front), dtype), value)

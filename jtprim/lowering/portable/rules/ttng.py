@@ -1,290 +1,173 @@
-"""What NVIDIA's GPUs have since Hopper (ttng): TMA, barriers, products of warp groups, tensor memory."""
+"""What Hopper and Blackwell GPUs have: products of shared memory, tensor memory, barriers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jax import lax
 
-from jtprim.lowering.portable import shared
-from jtprim.lowering.portable.machine import Machine, Results, rule
-from jtprim.lowering.portable.memory import atomic_lanes, load, store_lanes
-from jtprim.lowering.portable.values import (
-    Array,
-    Descriptor,
-    Operand,
-    Pointer,
-    SharedMemory,
-    Value,
-    convert,
-)
+from jtprim.lowering.portable import partitions, shared
+from jtprim.lowering.portable.machine import RULES, Machine, Results, rule
+from jtprim.lowering.portable.values import Operand, Shared, Value, full
 from jtprim.specialize.reader import Operation
-
-from .tt import product
-from .ttg import TOKEN
-
-
-@rule(
-    "ttng.init_barrier",
-    "ttng.inval_barrier",
-    "ttng.barrier_expect",
-    "ttng.wait_barrier",
-    "ttng.arrive_barrier",
-    "ttng.async_copy_mbarrier_arrive",
-    "ttng.async_tma_store_wait",
-    "ttng.fence_async_shared",
-    "ttng.fence_mbarrier_init_release_cluster",
-    "ttng.cluster_barrier",
-    "ttng.cluster_arrive",
-    "ttng.cluster_wait",
-    "ttng.tc_gen5_commit",
-    "ttng.tmem_wait",
-    "amdg.init_barrier",
-    "amdg.arrive_barrier",
-    "amdg.wait_barrier",
-    "amdg.cond_barrier",
-)
-def _ordered_anyway(m: Machine, op: Operation, *operands: Operand) -> Results:
-    """A barrier orders what is done in order anyway."""
-    return [TOKEN for _ in op.results]
-
-
-# --- Descriptors ---------------------------------------------------------------------------------
-
-_PAD_NAN = 2  # Triton's `PaddingOption`
-
-
-@rule("tt.make_tensor_descriptor")
-def _make_descriptor(m: Machine, op: Operation, pointer: Pointer, *numbers: Value) -> Results:
-    block = op.results[0].type.shape
-    rank = len(numbers) // 2
-    return Descriptor(
-        pointer, numbers[:rank], numbers[rank:], block, op.attributes.get("padding") == _PAD_NAN
-    )
-
-
-def _lanes(
-    m: Machine, descriptor: Descriptor, starts: Sequence[Value], rows: Value | None = None
-) -> tuple[Pointer, Value]:
-    """Pointers to the elements of the block at `starts`, and which of them are inside the shape.
-
-    With `rows`, one for each row of the block, those replace what the first start would give.
-    """
-    block = descriptor.block if rows is None else (*rows.shape, descriptor.block[-1])
-    rank = len(block)
-    index = np.dtype(descriptor.pointer.offset.dtype)
-    offset = descriptor.pointer.offset
-    inside = Value(np.bool_(True))
-    for axis in range(rank):
-        extent = block[axis]
-        along = (1,) * axis + (extent,) + (1,) * (rank - axis - 1)
-        if rows is not None and axis == 0:
-            place = _shaped(m, rows, along)
-        else:
-            lane = Value(lax.reshape(lax.iota(np.dtype(np.int32), extent), along))
-            place = m.map(lambda lane, start: lane + convert(start, np.dtype(np.int32)), lane, starts[axis])
-        size, stride = descriptor.shape[axis], descriptor.strides[axis]
-        within = m.map(
-            lambda x, n: lax.bitwise_and(
-                lax.ge(x, lax.full_like(x, 0)), lax.lt(x, convert(n, np.dtype(x.dtype)))
-            ),
-            place,
-            size,
-        )
-        moved = m.map(lambda x, by: convert(x, index) * convert(by, index), place, stride)
-        inside = _combined(m, lax.bitwise_and, inside, within, block)
-        offset = _combined(m, lax.add, offset, moved, block)
-    return Pointer(descriptor.pointer.parameter, descriptor.pointer.element, offset), inside
-
-
-def _shaped(m: Machine, value: Value, shape: tuple[int, ...]) -> Value:
-    reshaped = m.rearrange(lambda x, front: lax.reshape(x, (*np.shape(x)[:front], *shape)), value)
-    assert isinstance(reshaped, Value)
-    return reshaped
-
-
-def _combined(
-    m: Machine, function: Callable[..., Array], one: Value, other: Value, block: tuple[int, ...]
-) -> Value:
-    """A function of two values that are broadcast to a block."""
-    return m.map(function, _spread(m, one, block), _spread(m, other, block))
-
-
-def _spread(m: Machine, value: Value, block: tuple[int, ...]) -> Value:
-    value = shared.spread_scalar(value, (1,) * len(block))
-    front = np.shape(value.array)[: int(value.batched)]
-    whole = (*front, *block)
-    return Value(lax.broadcast_in_dim(value.array, whole, tuple(range(len(whole)))), value.batched)
-
-
-def _loaded(m: Machine, op: Operation, descriptor: Descriptor, pointer: Pointer, inside: Value) -> Value:
-    loaded = load(m, op, pointer, inside)
-    padding = np.nan if descriptor.pads_with_nan and loaded.dtype.kind not in "iub" else 0
-    return m.map(lambda keep, x: lax.select(keep, x, lax.full_like(x, padding)), inside, loaded)
-
-
-def _coordinates(op: Operation, descriptor: Descriptor, numbers: Sequence[Operand]) -> list[Value]:
-    starts = [number for number in numbers[: len(descriptor.block)] if isinstance(number, Value)]
-    assert len(starts) == len(descriptor.block), op.name
-    return starts
-
-
-@rule("ttng.async_tma_copy_global_to_local")
-def _tma_load(m: Machine, op: Operation, descriptor: Descriptor, *rest: Operand) -> Results:
-    starts = _coordinates(op, descriptor, rest)
-    if op.attributes.get("operandSegmentSizes", (1, 0, 0, 1, 1, 1))[2]:
-        raise m.unsupported(op, "loads by im2col")
-    _, memory, wanted = rest[-3:]
-    assert isinstance(memory, SharedMemory) and isinstance(wanted, Value)
-    pointer, inside = _lanes(m, descriptor, starts)
-    with m.only_where(wanted):
-        shared.write(m, memory, _loaded(m, op, descriptor, pointer, inside))
-    return [TOKEN for _ in op.results]
-
-
-@rule("ttng.async_tma_gather")
-def _tma_gather(
-    m: Machine,
-    op: Operation,
-    descriptor: Descriptor,
-    rows: Value,
-    column: Value,
-    barrier: SharedMemory,
-    memory: SharedMemory,
-    wanted: Value,
-) -> Results:
-    """A block of rows that are named one by one."""
-    pointer, inside = _lanes(m, descriptor, [column, column], rows)
-    with m.only_where(wanted):
-        shared.write(m, memory, _loaded(m, op, descriptor, pointer, inside))
-    return [TOKEN for _ in op.results]
-
-
-@rule("ttng.async_tma_copy_local_to_global")
-def _tma_store(m: Machine, op: Operation, descriptor: Descriptor, *rest: Operand) -> Results:
-    memory = rest[-1]
-    assert isinstance(memory, SharedMemory)
-    pointer, inside = _lanes(m, descriptor, _coordinates(op, descriptor, rest))
-    store_lanes(m, op, pointer, _as_block(m, memory, descriptor), inside)
-    return [TOKEN for _ in op.results]
-
-
-@rule("ttng.async_tma_scatter")
-def _tma_scatter(
-    m: Machine, op: Operation, descriptor: Descriptor, rows: Value, column: Value, memory: SharedMemory
-) -> Results:
-    pointer, inside = _lanes(m, descriptor, [column, column], rows)
-    store_lanes(m, op, pointer, shared.read(m, memory), inside)
-    return [TOKEN for _ in op.results]
-
-
-def _as_block(m: Machine, memory: SharedMemory, descriptor: Descriptor) -> Value:
-    """What is stored, with the descriptor's axes: shared memory may lack those of extent one."""
-    value = shared.read(m, memory)
-    front = np.shape(value.array)[: int(value.batched)]
-    return Value(lax.reshape(value.array, (*front, *descriptor.block)), value.batched)
-
-
-# Triton's `DescriptorReduceKind`, as its `RMWOp`: add, min, max, and, or, xor.
-_REDUCTIONS = {1: 4, 2: 7, 3: 6, 6: 1, 7: 2, 8: 3}
-
-
-@rule("ttng.async_tma_reduce")
-def _tma_reduce(m: Machine, op: Operation, descriptor: Descriptor, *rest: Operand) -> Results:
-    memory = rest[-1]
-    assert isinstance(memory, SharedMemory)
-    kind = _REDUCTIONS.get(op.attributes["kind"])
-    if kind is None:
-        raise m.unsupported(op, "counts up or down with a wrap")
-    pointer, inside = _lanes(m, descriptor, _coordinates(op, descriptor, rest))
-    atomic_lanes(m, op, pointer, _as_block(m, memory, descriptor), inside, kind)
-    return [TOKEN for _ in op.results]
-
 
 # --- Products ------------------------------------------------------------------------------------
 
-F32 = np.dtype(np.float32)
+
+def _value(m: Machine, operand: Operand) -> Value:
+    """A factor, from shared memory if it is there."""
+    if isinstance(operand, Shared):
+        return shared.read(m, operand)
+    assert isinstance(operand, Value)
+    return operand
 
 
-def _multiplied(
-    m: Machine, one: Operand, other: Operand, start: Value, accumulates: Value | None = None
+def _product(
+    m: Machine, op: Operation, one: Operand, other: Operand, sum_: Value, kept: Value | None
 ) -> Value:
-    """The product of two matrices, plus `start` where the condition says so."""
-    a, b = (shared.read(m, x) if isinstance(x, SharedMemory) else x for x in (one, other))
-    assert isinstance(a, Value) and isinstance(b, Value)
-    wide: np.dtype[Any] = start.dtype if start.dtype.itemsize >= 4 else F32
-    if accumulates is not None:
-        start = m.map(
-            lambda keep, x: lax.select(keep, x, lax.full_like(x, 0)),
-            shared.spread_scalar(accumulates, start.shape),
-            start,
-        )
-    return product(m, a, b, start, wide)
+    """``one @ other``, plus `sum_` where the condition `kept` holds."""
+    if kept is not None:
+        sum_ = m.map(lax.select, kept, sum_, Value(full(sum_.shape, 0, sum_.dtype)))
+    product = RULES["tt.dot"](m, op, _value(m, one), _value(m, other), sum_)
+    assert isinstance(product, Value)
+    return product
 
 
 @rule("ttng.warp_group_dot")
 def _warp_group_dot(
-    m: Machine, op: Operation, one: Operand, other: Operand, start: Value, accumulates: Value | None = None
+    m: Machine, op: Operation, one: Operand, other: Operand, sum_: Value, kept: Value | None = None
 ) -> Results:
-    return _multiplied(m, one, other, start, accumulates)
+    return _product(m, op, one, other, sum_, kept)
 
 
 @rule("ttng.warp_group_dot_wait")
-def _wait_for_products(m: Machine, op: Operation, *operands: Operand) -> Results:
-    return operands
+def _wait_for_products(m: Machine, op: Operation, *values: Operand) -> Results:
+    return values
 
 
 # --- Tensor memory -------------------------------------------------------------------------------
 
 
+def _tokens(op: Operation, values: Sequence[Operand]) -> Sequence[Operand]:
+    """`values`, and tokens for the results that are left."""
+    return [*values, *(Value(np.int32(0)) for _ in op.results[len(values) :])]
+
+
+def _segments(op: Operation, operands: Sequence[Any]) -> list[list[Any]]:
+    given = iter(operands)
+    return [[next(given) for _ in range(size)] for size in op.attributes["operandSegmentSizes"]]
+
+
 @rule("ttng.tmem_alloc")
-def _allocate(m: Machine, op: Operation, initial: Value | None = None) -> Results:
-    memory = shared.allocate(m, op)
-    if initial is not None:
-        shared.write(m, memory, initial)
-    return [memory, *(TOKEN for _ in op.results[1:])]
+def _allocate(m: Machine, op: Operation, value: Value | None = None) -> Results:
+    view = shared.allocate(m, op.results[0])
+    if value is not None:
+        shared.write(m, view, value)
+    return _tokens(op, [view])
 
 
 @rule("ttng.tmem_load")
-def _load(m: Machine, op: Operation, memory: SharedMemory, *tokens: Value) -> Results:
-    if any(op.attributes.get(name) for name in ("redOp", "abs", "NaN")):
-        raise m.unsupported(op, "reduces what it loads")
-    return [shared.read(m, memory), *(TOKEN for _ in op.results[1:])]
+def _load(m: Machine, op: Operation, view: Shared, *token: Value) -> Results:
+    if "redOp" in op.attributes:
+        raise m.unsupported(
+            op, "reduces what it loads, which has no portable lowering; run the kernel on a GPU"
+        )
+    return _tokens(op, [shared.read(m, view)])
 
 
 @rule("ttng.tmem_store")
-def _store(m: Machine, op: Operation, memory: SharedMemory, *rest: Value) -> Results:
+def _store(m: Machine, op: Operation, view: Shared, *rest: Value) -> Results:
     *_, value, wanted = rest
-    with m.only_where(wanted):
-        shared.write(m, memory, value)
-    return [TOKEN for _ in op.results]
-
-
-@rule("ttng.tmem_copy")
-def _copy(m: Machine, op: Operation, source: SharedMemory, target: SharedMemory, *rest: Operand) -> Results:
-    if source.shape != target.shape:
-        raise m.unsupported(op, "copies the scales of blocks, in a layout of their own")
-    shared.write(m, target, shared.read(m, source))
-    return [TOKEN for _ in op.results]
+    shared.write(m, view, value, wanted)
+    return _tokens(op, [])
 
 
 @rule("ttng.tmem_subslice")
-def _subslice(m: Machine, op: Operation, memory: SharedMemory) -> Results:
-    """Columns, from `N` on."""
+def _slice(m: Machine, op: Operation, view: Shared) -> Results:
     shape = op.results[0].type.shape
-    return shared.subslice(memory, (*(0 for _ in shape[:-1]), op.attributes["N"]), shape)
+    axis = op.attributes.get("dim", len(shape) - 1)
+    start = tuple(op.attributes["N"] if d == axis else 0 for d in range(len(shape)))
+    return shared.step(m, view, shared.Slice(start, shape))
+
+
+@rule("ttng.tmem_copy")
+def _copy(m: Machine, op: Operation, source: Shared, target: Shared, *barrier: Operand) -> Results:
+    if op.operands[0].type.shape != op.operands[1].type.shape:
+        raise m.unsupported(op, "copies between layouts of scales, which has no portable lowering")
+    shared.write(m, target, shared.read(m, source))
+    return _tokens(op, [])
 
 
 @rule("ttng.tc_gen5_mma")
-def _tensor_core_product(
-    m: Machine, op: Operation, one: SharedMemory, other: SharedMemory, target: SharedMemory, *rest: Operand
-) -> Results:
-    tokens = op.attributes["operandSegmentSizes"][3]
-    accumulates, wanted = rest[tokens], rest[tokens + 1]
-    assert isinstance(accumulates, Value) and isinstance(wanted, Value)
-    result = _multiplied(m, one, other, shared.read(m, target), accumulates)
-    with m.only_where(wanted):
-        shared.write(m, target, result)
-    return [TOKEN for _ in op.results]
+def _multiply(m: Machine, op: Operation, *operands: Operand) -> Results:
+    (one,), (other,), (target,), _, (kept,), (wanted,), barriers, conditions = _segments(op, operands)
+    if op.attributes.get("two_ctas"):
+        raise m.unsupported(op, "multiplies in two thread blocks at once, which has no portable lowering")
+    shared.write(m, target, _product(m, op, one, other, shared.read(m, target), kept), wanted)
+    if m.facts.has_partitions:
+        for barrier, condition in zip(barriers, conditions, strict=True):
+            partitions.arrive(m, barrier, arrivals=1, condition=m.both(wanted, condition))
+    return _tokens(op, [])
+
+
+# --- Barriers ------------------------------------------------------------------------------------
+# Where no warps are specialized, what they keep in order is in order anyway, and they have no state.
+
+
+@rule("ttng.init_barrier")
+def _initialise(m: Machine, op: Operation, barrier: Shared) -> Results:
+    if m.facts.has_partitions:
+        partitions.initialise(m, barrier, op.attributes["count"])
+    return None
+
+
+@rule("ttng.arrive_barrier")
+def _arrive(m: Machine, op: Operation, barrier: Shared, wanted: Value | None = None) -> Results:
+    if m.facts.has_partitions:
+        partitions.arrive(m, barrier, arrivals=op.attributes["count"], condition=wanted)
+    return None
+
+
+@rule("ttng.barrier_expect")
+def _expect(m: Machine, op: Operation, barrier: Shared, wanted: Value | None = None) -> Results:
+    """One arrival, and bytes that have to come."""
+    if m.facts.has_partitions:
+        size = op.attributes["size"]
+        partitions.arrive(m, barrier, arrivals=1, expected_bytes=size, condition=wanted)
+    return None
+
+
+@rule("jtprim.barrier_bytes")
+def _bytes_came(m: Machine, op: Operation, barrier: Shared, wanted: Value | None = None) -> Results:
+    if m.facts.has_partitions:
+        size = op.attributes["size"]
+        partitions.arrive(m, barrier, arrivals=0, expected_bytes=-size, condition=wanted)
+    return None
+
+
+@rule("ttng.tc_gen5_commit")
+def _commit(m: Machine, op: Operation, barrier: Shared, *rest: Operand) -> Results:
+    if m.facts.has_partitions:
+        wanted = rest[0] if rest and isinstance(rest[0], Value) else None
+        partitions.arrive(m, barrier, arrivals=1, condition=wanted)
+    return None
+
+
+@rule("ttng.async_copy_mbarrier_arrive")
+def _arrive_after_copies(m: Machine, op: Operation, barrier: Shared) -> Results:
+    if m.facts.has_partitions:
+        raise m.unsupported(op, "in a kernel with partitions has no portable lowering; run it on a GPU")
+    return None
+
+
+@rule(
+    "ttng.wait_barrier",
+    "ttng.inval_barrier",
+    "ttng.async_tma_store_wait",
+    "ttng.fence_async_shared",
+    "ttng.fence",
+)
+def _ordered(m: Machine, op: Operation, *operands: Operand) -> Results:
+    return _tokens(op, [])
