@@ -22,6 +22,7 @@ from jtprim.primitive import Configuration as Configuration
 from jtprim.primitive import CostEstimate as CostEstimate
 from jtprim.primitive import launch_parameters as launch_parameters
 from jtprim.primitive import triton_kernel_p as triton_kernel_p
+from jtprim.sharding import axis_size as axis_size
 from jtprim.specialize.binder import Specialization as Specialization
 
 __version__ = "0.1.0"

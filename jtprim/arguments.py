@@ -24,6 +24,7 @@ from triton.runtime.jit import JITCallable
 
 from jtprim.descriptors import ByValue, TensorDescriptor
 from jtprim.errors import LaunchTypeError, LaunchValueError, did_you_mean, listing
+from jtprim.sharding import AxisSize
 from jtprim.specialize.kernel import cache_key
 
 Path = tuple[int, ...]
@@ -198,6 +199,13 @@ def as_static(value: Any, *, kernel: str, parameter: str) -> Static:
         value = value.item()
     if isinstance(value, enum.IntEnum):
         value = int(value)
+    if isinstance(value, AxisSize):
+        raise LaunchValueError(
+            f"argument {parameter!r} is {value!r}, but the launch has no sharding_rule that names its axes; "
+            "pass one, or the number.",
+            kernel=kernel,
+            parameter=parameter,
+        )
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise LaunchValueError(
             f"argument {parameter!r} is {value}, outside Triton's integers of -2^63 to 2^64-1.",

@@ -17,6 +17,7 @@ from jax._src import core as jax_core
 from jax._src import effects as jax_effects
 from jax._src import pretty_printer as pp
 from jax._src import xla_bridge
+from jax._src.custom_partitioning_sharding_rule import str_to_sdy_sharding_rule
 from jax.sharding import NamedSharding, PartitionSpec
 from triton.backends.compiler import BaseBackend
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -121,6 +122,29 @@ def lowering_devices(module_context: Any, platform: str) -> list[Any]:
     if backend is None or xla_bridge.canonicalize_platform(backend.platform) != platform:
         return []
     return list(backend.local_devices())
+
+
+def parse_sharding_rule(text: str, **more: Any) -> Any:
+    """The `SdyShardingRule` of its text; a ValueError or TypeError where JAX refuses it."""
+    return str_to_sdy_sharding_rule(text, **more)
+
+
+def in_manual_axes() -> bool:
+    """Whether what is traced is inside `jax.shard_map`."""
+    return bool(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def for_export(module_context: Any) -> bool:
+    """Whether a module is lowered for `jax.export`."""
+    return bool(module_context.lowering_parameters.for_export)
+
+
+def is_partitioned(module_context: Any) -> bool:
+    """Whether XLA's partitioner will divide a module among devices: not on one, nor inside `jax.shard_map`."""
+    context = module_context.axis_context
+    if hasattr(context, "manual_axes"):  # inside shard_map, or a shard of a partitioned operation
+        return set(context.manual_axes) != set(context.mesh.axis_names)
+    return getattr(context, "num_devices", 1) > 1
 
 
 def abstract_device_kind() -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,14 @@ import jax
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
+from jtprim import compat
 from jtprim.arguments import is_array
 from jtprim.errors import LaunchTypeError, LaunchValueError, UnsupportedError
 from jtprim.inspection import InspectedKernel, inspect
 from jtprim.plan import Plans, bound_equation, plan_key
-from jtprim.primitive import ArgumentBuilder
+from jtprim.primitive import ArgumentBuilder, triton_kernel_p
 from jtprim.request import GridLike, Request, positional_parameters, refuse_keyword, sort_keywords
+from jtprim.sharding import Rule
 from jtprim.specialize import configs
 from jtprim.specialize.binder import Specialization, specialize_arguments
 from jtprim.specialize.compile import Binary, compiled_binaries
@@ -41,6 +43,7 @@ from jtprim.specialize.target import (
 )
 from jtprim.transforms import custom
 from jtprim.transforms.custom import Rules
+from jtprim.transforms.partitioning import Shard, partitioned
 
 # --- Kernels -----------------------------------------------------------------------------------
 
@@ -305,6 +308,7 @@ def _launch_itself(owner: Kernel, grid: GridLike, *args: Any, **kwargs: Any) -> 
     own, kwargs = kwargs, {**owner.keywords, **kwargs}
     # A function other than the grid is computed from the arguments at each launch: no plan holds it.
     plain = isinstance(owner.fn, JITFunction) and not callable(kwargs.get("zeroed_outputs"))
+    plain = plain and kwargs.get("sharding_rule") is None
     key = plan_key(args, kwargs) if plain else None
     plan = owner.plans.find(key, owner.watch.source())
     if plan is not None:
@@ -313,10 +317,31 @@ def _launch_itself(owner: Kernel, grid: GridLike, *args: Any, **kwargs: Any) -> 
     operands, params = request.equation()
     if key is not None:
         owner.plans.keep(key, request.plan(params))
+    if request.rule is not None and not (compat.in_manual_axes() or _on_one_device(operands)):
+        params = _partitioned(request, operands, params, request.rule)
     results = bound_equation(params, request.donate)(*operands)
     for ref, value in zip(reversed(request.refs.values()), reversed(results), strict=False):
         ref[...] = value
     return request.placed.rebuild(results)
+
+
+def _on_one_device(operands: Sequence[Any]) -> bool:
+    """Whether a launch runs at once, on one device."""
+    return compat.at_top_level() and all(
+        not isinstance(operand, jax.Array) or len(operand.sharding.device_set) == 1 for operand in operands
+    )
+
+
+def _partitioned(
+    request: Request, operands: Sequence[Any], params: Mapping[str, Any], rule: Rule
+) -> dict[str, Any]:
+    template = request.template()
+
+    def launch(sizes: Mapping[str, int], shapes: Sequence[Any], *arrays: Any) -> list[Any]:
+        operands, params = template.for_shard(sizes, shapes, arrays).equation()
+        return triton_kernel_p.bind(*operands, **params)
+
+    return partitioned(params, rule, Shard(template.shard_key(), launch), operands)
 
 
 # --- Specialization without a launch -----------------------------------------------------------

@@ -244,6 +244,7 @@ def launch_parameters(
         "metadata": metadata,
         "cost_estimate": cost_estimate,
         "has_side_effect": has_side_effect,
+        "partition": None,
     }
 
 
@@ -493,6 +494,8 @@ def _visible(params: Mapping[str, Any]) -> dict[str, Any]:
         shown["name"] = params["name"]
     if params["has_side_effect"]:
         shown["has_side_effect"] = True
+    if params["partition"] is not None:
+        shown["sharding_rule"] = params["partition"]
     return shown
 
 

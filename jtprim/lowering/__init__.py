@@ -6,8 +6,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jax.extend.core import jaxpr_as_fun
 from jax.interpreters import mlir
 
+from jtprim import compat
 from jtprim.lowering import gpu, translation
 from jtprim.primitive import triton_kernel_p
 
@@ -22,8 +24,26 @@ def _unless_empty(rule: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[
     return lower
 
 
+def _divided(rule: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
+    """`rule`, except where the equation has a sharding rule and XLA is to divide it among devices.
+
+    An exported program can't: what it is divided into is asked of this process.
+    """
+
+    def lower(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Sequence[Any]:
+        module = ctx.module_context
+        if params["partition"] is None or not compat.is_partitioned(module) or compat.for_export(module):
+            return rule(ctx, *operands, **params)
+        call = jaxpr_as_fun(params["partition"].jaxpr)
+        return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
+
+    return lower
+
+
 for _platform in ("cuda", "rocm"):
     mlir.register_lowering(
-        triton_kernel_p, _unless_empty(functools.partial(gpu.lower, platform=_platform)), platform=_platform
+        triton_kernel_p,
+        _divided(_unless_empty(functools.partial(gpu.lower, platform=_platform))),
+        platform=_platform,
     )
-mlir.register_lowering(triton_kernel_p, mlir.lower_fun(translation.translate, multiple_results=True))
+mlir.register_lowering(triton_kernel_p, _divided(mlir.lower_fun(translation.translate, multiple_results=True)))

@@ -24,6 +24,7 @@ from jtprim.specialize.adapters import adapt
 from jtprim.specialize.binder import specialize_arguments
 from jtprim.specialize.kernel import KernelSource
 from jtprim.specialize.target import PORTABLE
+from jtprim.transforms.partitioning import partitioned_batch
 
 
 def _batch(arrays: Sequence[Any], axes: Sequence[int | None], **params: Any) -> tuple[list[Any], list[int]]:
@@ -39,7 +40,8 @@ def _batch(arrays: Sequence[Any], axes: Sequence[int | None], **params: Any) -> 
     if found is None:
         results = _one_by_one(operands, batched, params)
     else:
-        results = triton_kernel_p.bind(*operands, **_spread(params, found, size, batched, shapes))
+        spread = _spread(params, found, size, batched, shapes)
+        results = triton_kernel_p.bind(*operands, **partitioned_batch(spread, batched, size, operands))
     return results, [0] * len(results)
 
 

@@ -1,0 +1,143 @@
+"""Launches that are divided among devices by a sharding rule, through `jax.experimental.custom_partitioning`.
+
+An equation with a rule carries a `Partition`: its lowering for several devices is a call that XLA's
+partitioner asks back about once it knows how operands and results are sharded. The answer is one launch a
+device, worked out anew for the shapes of the shards; XLA moves what is sharded otherwise. On one device, and
+inside `jax.shard_map`, the lowering is the launch itself. Derivatives are made of the kernel's translation,
+which XLA divides as it does all JAX operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.extend.core import ClosedJaxpr
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jtprim.primitive import triton_kernel_p
+from jtprim.sharding import Assignment, Rule, spec_of
+
+# Works out the launch of one shard: from the sizes of the named axes and the shapes of the results, both on
+# one device, and the operands there, to the results there.
+Launch = Callable[..., Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The launch of one shard.
+
+    Attributes:
+      key: equal for launches that work out the same.
+      launch: called as ``launch(sizes, shapes, *operands)``.
+    """
+
+    key: Hashable
+    launch: Launch = field(compare=False)
+
+
+class Partition(NamedTuple):
+    """How one equation is divided. A tuple, for JAX to find the jaxpr: its partitioned calls need devices.
+
+    Attributes:
+      rule: the named axes of operands and results.
+      shard: what each device runs.
+      jaxpr: the equation as a call that can be divided.
+    """
+
+    rule: Rule
+    shard: Shard
+    jaxpr: ClosedJaxpr
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Partition) and self[:2] == other[:2]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self[:2])
+
+    def __repr__(self) -> str:
+        return repr(self.rule)
+
+
+def partitioned(params: Mapping[str, Any], rule: Rule, shard: Shard, operands: Sequence[Any]) -> dict[str, Any]:
+    """An equation's parameters with a rule.
+
+    Args:
+      params: of the equation; a partition that it has is replaced.
+      rule, shard: how it is divided.
+      operands: the equation's operands, or anything with their shapes and dtypes.
+    """
+    whole = {**params, "partition": None}
+
+    def launch(*operands: Any) -> tuple[Any, ...]:
+        return tuple(triton_kernel_p.bind(*operands, **whole))
+
+    def specs(args: Sequence[Any], results: Sequence[Any]) -> tuple[Mesh, Assignment]:
+        shardings = [array.sharding for array in (*results, *args)]
+        if not all(isinstance(one, NamedSharding) for one in shardings):
+            devices = sorted(shardings[-1].device_set, key=lambda device: device.id)
+            return Mesh(np.array(devices), ("devices",)), {}
+        mesh = shardings[0].mesh
+        mapped = (*rule.results, *rule.operands) if results else rule.operands
+        pairs = [(one, sharding.spec) for one, sharding in zip(mapped, shardings, strict=True)]
+        return mesh, rule.assign(pairs, mesh.shape)
+
+    def placed(mesh: Mesh, assignment: Assignment, mapped: Sequence[Any]) -> tuple[NamedSharding, ...]:
+        return tuple(NamedSharding(mesh, PartitionSpec(*spec_of(one, assignment))) for one in mapped)
+
+    def partition(mesh: Mesh, args: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
+        mesh, assignment = specs(args, results)
+        sizes = rule.shard_sizes(assignment, mesh.shape)
+        shardings = placed(mesh, assignment, rule.results)
+        shapes = [
+            jax.ShapeDtypeStruct(sharding.shard_shape(result.shape), result.dtype)
+            for sharding, result in zip(shardings, results, strict=True)
+        ]
+        summed = tuple(axis for name in sorted(rule.reductions) for axis in assignment.get(name, ()))
+
+        def one_device(*operands: Any) -> tuple[Any, ...]:
+            found = shard.launch(sizes, shapes, *operands) if assignment else launch(*operands)
+            return tuple(jax.lax.psum(list(found), summed) if summed else found)
+
+        return mesh, one_device, shardings, placed(mesh, assignment, rule.operands)
+
+    def inferred(mesh: Mesh, args: Sequence[Any], results: Sequence[Any]) -> tuple[NamedSharding, ...]:
+        mesh, assignment = specs(args, ())
+        return placed(mesh, assignment, rule.results)
+
+    call = custom_partitioning(launch)
+    call.def_partition(partition, infer_sharding_from_operands=inferred, sharding_rule=rule.to_jax())
+    avals = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands]
+    return {**params, "partition": Partition(rule, shard, jax.make_jaxpr(call)(*avals))}
+
+
+def partitioned_batch(
+    params: Mapping[str, Any], batched: Sequence[bool], size: int, operands: Sequence[Any]
+) -> dict[str, Any]:
+    """The parameters of a batch of launches, divided as one of them is, and along the batch.
+
+    Args:
+      params: of the equation of all launches together, with one launch's partition, or with none.
+      batched: which operands have an axis for the batch, their first.
+      size: of the batch.
+      operands: of all launches together.
+    """
+    present: Partition | None = params["partition"]
+    if present is None:
+        return dict(params)
+    [rule, shard, _] = present
+    axes = tuple(0 if moves else None for moves in batched)
+
+    def launch(sizes: Mapping[str, int], shapes: Sequence[Any], *operands: Any) -> Any:
+        members = [jax.ShapeDtypeStruct(shape.shape[1:], shape.dtype) for shape in shapes]
+        return jax.vmap(lambda *one: shard.launch(sizes, members, *one), axes)(*operands)
+
+    both = Shard((shard.key, axes), launch)
+    return partitioned(params, rule.with_batch(batched, size), both, operands)
