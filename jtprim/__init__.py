@@ -10,6 +10,7 @@ from jtprim.descriptors import TensorDescriptor as TensorDescriptor
 from jtprim.descriptors import by_value as by_value
 from jtprim.descriptors import strides_from_shape as strides_from_shape
 from jtprim.errors import JtprimError as JtprimError
+from jtprim.exporting import export as export
 from jtprim.inspection import InspectedKernel as InspectedKernel
 from jtprim.inspection import Inspection as Inspection
 from jtprim.inspection import inspect as inspect

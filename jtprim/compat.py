@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -132,6 +133,16 @@ def parse_sharding_rule(text: str, **more: Any) -> Any:
 def in_manual_axes() -> bool:
     """Whether what is traced is inside `jax.shard_map`."""
     return bool(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def with_vjp_within(exported: Any, context: Callable[[], AbstractContextManager[None]]) -> Any:
+    """An `Exported` whose derivative, which is exported when asked for, is so within `context()`."""
+
+    def get_vjp(again: Any) -> Any:
+        with context():
+            return with_vjp_within(exported._get_vjp(again), context)
+
+    return exported if exported._get_vjp is None else dataclasses.replace(exported, _get_vjp=get_vjp)
 
 
 def for_export(module_context: Any) -> bool:

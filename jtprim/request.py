@@ -15,6 +15,7 @@ from dataclasses import fields, replace
 from typing import Any, NoReturn, TypeAlias
 
 import jax
+import numpy as np
 
 from jtprim import compat
 from jtprim.arguments import (
@@ -141,6 +142,7 @@ class Request:
         self.placed = place_outputs(
             outputs, self.parameters, self.arguments, tuple(self.refs), kernel=self.name
         )
+        self._check_sizes()
         self.donate = self._donate()
         self.rule: Rule | None = None
         if declared_rule is not None:
@@ -206,6 +208,18 @@ class Request:
         kernel = adapt(source, trees, specialization, None, reorder=False)
         written = written_paths(kernel, freeze_options(options, kernel=self.name))
         return tuple((self.parameters[path[0]].name, *path[1:]) for path in sorted(written))
+
+    def _check_sizes(self) -> None:
+        """Checks that every size is known: not so where `jax.export` leaves some open."""
+        arrays = [*self._arrays(), *self.placed.out_shape.items()]
+        for coordinate, shape in ((c, base_array(value).shape) for c, value in arrays):
+            if not all(isinstance(size, (int, np.integer)) for size in shape):
+                raise UnsupportedError(
+                    f"array {coordinate_text(coordinate)!r} has shape ({listing(map(str, shape))}), which "
+                    "jax.export leaves open, but a launch has a grid of known size; export for each shape.",
+                    kernel=self.name,
+                    parameter=coordinate[0],
+                )
 
     def _donate(self) -> bool:
         donate = bool(self.settings.get("donate", False))
