@@ -95,6 +95,23 @@ def varying(arrays: Sequence[Any], axes: frozenset[Any]) -> list[Any]:
     ]
 
 
+def explicit_mesh(arrays: Iterable[Any]) -> Any:
+    """The mesh of the first array whose type says how it is sharded (on axes of `AxisType.Explicit`); or None."""
+    for array in arrays:
+        sharding = jax.typeof(array).sharding
+        if any(part is not None for part in sharding.spec):
+            return sharding.mesh
+    return None
+
+
+def gathered(arrays: Sequence[Any], mesh: Any) -> list[Any]:
+    """The arrays, each whole on every device of a mesh, by its type."""
+    return [
+        jax.sharding.reshard(array, NamedSharding(mesh, PartitionSpec(*[None] * jax.numpy.ndim(array))))
+        for array in arrays
+    ]
+
+
 def results_varying_as(operands: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:
     """Abstract results that differ along the same manual mesh axes as the abstract operands do."""
     axes = varying_axes(operands)

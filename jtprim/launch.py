@@ -16,9 +16,8 @@ from jtprim.arguments import is_array
 from jtprim.errors import LaunchTypeError, LaunchValueError, UnsupportedError
 from jtprim.inspection import InspectedKernel, inspect
 from jtprim.plan import Plans, bound_equation, plan_key
-from jtprim.primitive import ArgumentBuilder, triton_kernel_p
+from jtprim.primitive import ArgumentBuilder
 from jtprim.request import GridLike, Request, positional_parameters, refuse_keyword, sort_keywords
-from jtprim.sharding import Rule
 from jtprim.specialize import configs
 from jtprim.specialize.binder import Specialization, specialize_arguments
 from jtprim.specialize.compile import Binary, compiled_binaries
@@ -318,7 +317,7 @@ def _launch_itself(owner: Kernel, grid: GridLike, *args: Any, **kwargs: Any) -> 
     if key is not None:
         owner.plans.keep(key, request.plan(params))
     if request.rule is not None and not (compat.in_manual_axes() or _on_one_device(operands)):
-        params = _partitioned(request, operands, params, request.rule)
+        params = partitioned(params, request.rule, _shard(request), operands)
     results = bound_equation(params, request.donate)(*operands)
     for ref, value in zip(reversed(request.refs.values()), reversed(results), strict=False):
         ref[...] = value
@@ -332,16 +331,15 @@ def _on_one_device(operands: Sequence[Any]) -> bool:
     )
 
 
-def _partitioned(
-    request: Request, operands: Sequence[Any], params: Mapping[str, Any], rule: Rule
-) -> dict[str, Any]:
+def _shard(request: Request) -> Shard:
+    """How the launch is worked out again for each shard."""
     template = request.template()
 
     def launch(sizes: Mapping[str, int], shapes: Sequence[Any], *arrays: Any) -> list[Any]:
         operands, params = template.for_shard(sizes, shapes, arrays).equation()
-        return triton_kernel_p.bind(*operands, **params)
+        return bound_equation(params, donate=False).bind(operands)
 
-    return partitioned(params, rule, Shard(template.shard_key(), launch), operands)
+    return Shard(template.shard_key(), launch)
 
 
 # --- Specialization without a launch -----------------------------------------------------------

@@ -21,6 +21,7 @@ from jtprim.arguments import Path, base_array, static_identity
 from jtprim.descriptors import ByValue, TensorDescriptor
 from jtprim.primitive import check_grid, triton_kernel_p
 from jtprim.specialize.kernel import KernelSource
+from jtprim.transforms.partitioning import mapped
 
 # More different launches than this of one kernel are worked out anew.
 _MOST_PLANS = 4096
@@ -89,17 +90,23 @@ class Bound:
         self.parameters = parameters
 
         def launch(*operands: Any) -> Any:
-            return triton_kernel_p.bind(*operands, **parameters)
+            return self.bind(operands)
 
         launch.__name__ = launch.__qualname__ = parameters["name"]
         donated = tuple(operand for operand, _ in parameters["aliases"]) if donate else ()
         self._compiled = jax.jit(launch, donate_argnums=donated)
 
     def __call__(self, *operands: Any) -> Any:
-        if compat.at_top_level():
-            return self._compiled(*operands)
+        return self._compiled(*operands) if compat.at_top_level() else self.bind(operands)
+
+    def bind(self, operands: Sequence[Any]) -> Any:
+        """The equation's results; where operands have shardings in their types, so have the results."""
+        mesh = compat.explicit_mesh(operands)
+        if mesh is not None and self.parameters["partition"] is not None:
+            return mapped(self.parameters["partition"], mesh, operands)
         # Inside `jax.shard_map` an equation's operands all differ along the same axes, as JAX's own do.
-        operands = tuple(compat.varying(operands, compat.varying_axes(operands)))
+        whole = operands if mesh is None else compat.gathered(operands, mesh)
+        operands = compat.varying(whole, compat.varying_axes(whole))
         return triton_kernel_p.bind(*operands, **self.parameters)
 
 

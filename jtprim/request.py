@@ -10,7 +10,7 @@ import copy
 import functools
 import itertools
 import types
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NoReturn, TypeAlias
 
@@ -128,6 +128,7 @@ class Request:
             for name, value in {**dict(zip(self.positional, args, strict=True)), **self.passed}.items()
         }
         outputs = replace(outputs, described=self._described(outputs))
+        self._map_arrays(lambda coordinate, value: self._check_sizes([(coordinate, base_array(value))]))
         declared_rule = self.settings.get("sharding_rule")
         if declared_rule is not None:
             self._check_divisible(bool(outputs or self.refs))
@@ -142,7 +143,7 @@ class Request:
         self.placed = place_outputs(
             outputs, self.parameters, self.arguments, tuple(self.refs), kernel=self.name
         )
-        self._check_sizes()
+        self._check_sizes(self.placed.out_shape.items())
         self.donate = self._donate()
         self.rule: Rule | None = None
         if declared_rule is not None:
@@ -209,13 +210,12 @@ class Request:
         written = written_paths(kernel, freeze_options(options, kernel=self.name))
         return tuple((self.parameters[path[0]].name, *path[1:]) for path in sorted(written))
 
-    def _check_sizes(self) -> None:
+    def _check_sizes(self, arrays: Iterable[tuple[NormalCoordinate, Any]]) -> None:
         """Checks that every size is known: not so where `jax.export` leaves some open."""
-        arrays = [*self._arrays(), *self.placed.out_shape.items()]
-        for coordinate, shape in ((c, base_array(value).shape) for c, value in arrays):
-            if not all(isinstance(size, (int, np.integer)) for size in shape):
+        for coordinate, array in arrays:
+            if not all(isinstance(size, (int, np.integer)) for size in array.shape):
                 raise UnsupportedError(
-                    f"array {coordinate_text(coordinate)!r} has shape ({listing(map(str, shape))}), which "
+                    f"array {coordinate_text(coordinate)!r} has shape ({listing(map(str, array.shape))}), which "
                     "jax.export leaves open, but a launch has a grid of known size; export for each shape.",
                     kernel=self.name,
                     parameter=coordinate[0],

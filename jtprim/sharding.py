@@ -275,6 +275,11 @@ def spec_of(mapped: Mapped, assignment: Assignment) -> tuple[tuple[str, ...] | N
     return tuple(names or None for names in axes)
 
 
+def shape_of(mapped: Mapped, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of one array, for axes of these sizes."""
+    return tuple(math.prod(sizes[name] for name in factors) for factors in mapped)
+
+
 # --- From what a launch says to a rule ---------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jtprim.primitive import triton_kernel_p
-from jtprim.sharding import Assignment, Rule, spec_of
+from jtprim.sharding import Assignment, Rule, shape_of, spec_of
 
 # Works out the launch of one shard: from the sizes of the named axes and the shapes of the results, both on
 # one device, and the operands there, to the results there.
@@ -94,19 +94,13 @@ def partitioned(params: Mapping[str, Any], rule: Rule, shard: Shard, operands: S
 
     def partition(mesh: Mesh, args: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
         mesh, assignment = specs(args, results)
-        sizes = rule.shard_sizes(assignment, mesh.shape)
-        shardings = placed(mesh, assignment, rule.results)
-        shapes = [
-            jax.ShapeDtypeStruct(sharding.shard_shape(result.shape), result.dtype)
-            for sharding, result in zip(shardings, results, strict=True)
-        ]
-        summed = tuple(axis for name in sorted(rule.reductions) for axis in assignment.get(name, ()))
-
-        def one_device(*operands: Any) -> tuple[Any, ...]:
-            found = shard.launch(sizes, shapes, *operands) if assignment else launch(*operands)
-            return tuple(jax.lax.psum(list(found), summed) if summed else found)
-
-        return mesh, one_device, shardings, placed(mesh, assignment, rule.operands)
+        run = _one_device(rule, shard, assignment, mesh.shape, [result.dtype for result in results])
+        return (
+            mesh,
+            run if assignment else launch,
+            placed(mesh, assignment, rule.results),
+            placed(mesh, assignment, rule.operands),
+        )
 
     def inferred(mesh: Mesh, args: Sequence[Any], results: Sequence[Any]) -> tuple[NamedSharding, ...]:
         mesh, assignment = specs(args, ())
@@ -116,6 +110,51 @@ def partitioned(params: Mapping[str, Any], rule: Rule, shard: Shard, operands: S
     call.def_partition(partition, infer_sharding_from_operands=inferred, sharding_rule=rule.to_jax())
     avals = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands]
     return {**params, "partition": Partition(rule, shard, jax.make_jaxpr(call)(*avals))}
+
+
+def _one_device(
+    rule: Rule, shard: Shard, assignment: Assignment, mesh: Mapping[str, int], dtypes: Sequence[Any]
+) -> Callable[..., tuple[Any, ...]]:
+    """What each device runs on its shards of the operands, for its shards of the results."""
+    sizes = rule.shard_sizes(assignment, mesh)
+    shapes = [
+        jax.ShapeDtypeStruct(shape_of(result, sizes), dtype)
+        for result, dtype in zip(rule.results, dtypes, strict=True)
+    ]
+    summed = tuple(axis for name in sorted(rule.reductions) for axis in assignment.get(name, ()))
+
+    def run(*operands: Any) -> tuple[Any, ...]:
+        found = shard.launch(sizes, shapes, *operands)
+        return tuple(jax.lax.psum(list(found), summed) if summed else found)
+
+    return run
+
+
+def mapped(partition: Partition, mesh: Any, operands: Sequence[Any]) -> list[Any]:
+    """A launch's results where JAX's types tell how the operands are sharded: nothing is left to ask XLA.
+
+    Args:
+      partition: of the equation.
+      mesh: that the types are about.
+      operands: of the equation.
+    """
+    rule, (call,) = partition.rule, partition.jaxpr.eqns
+    pairs = [
+        (one, jax.typeof(operand).sharding.spec)
+        for one, operand in zip(rule.operands, operands, strict=True)
+    ]
+    assignment = rule.assign(pairs, mesh.shape)
+    dtypes = [variable.aval.dtype for variable in call.outvars]
+    inside, outside = (
+        tuple(PartitionSpec(*spec_of(one, assignment)) for one in side)
+        for side in (rule.operands, rule.results)
+    )
+    placed = [
+        jax.sharding.reshard(operand, NamedSharding(mesh, spec))
+        for operand, spec in zip(operands, inside, strict=True)
+    ]
+    run = _one_device(rule, partition.shard, assignment, mesh.shape, dtypes)
+    return list(jax.shard_map(run, mesh=mesh, in_specs=inside, out_specs=outside)(*placed))
 
 
 def partitioned_batch(
