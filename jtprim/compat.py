@@ -96,18 +96,28 @@ def varying(arrays: Sequence[Any], axes: frozenset[Any]) -> list[Any]:
 
 
 def explicit_mesh(arrays: Iterable[Any]) -> Any:
-    """The mesh of the first array whose type says how it is sharded (on axes of `AxisType.Explicit`); or None."""
+    """The mesh, of `AxisType.Explicit`, on which the arrays' types tell how they are sharded; or None.
+
+    On a mesh that has axes of other types too, the type of at least one array has to name an axis.
+    """
     for array in arrays:
         sharding = jax.typeof(array).sharding
-        if any(part is not None for part in sharding.spec):
+        if sharding.mesh.are_all_axes_explicit or _is_typed(sharding):
             return sharding.mesh
-    return None
+    context = jax.sharding.get_abstract_mesh()
+    return context if context.are_all_axes_explicit else None
+
+
+def _is_typed(sharding: Any) -> bool:
+    return any(part is not None for part in sharding.spec)
 
 
 def gathered(arrays: Sequence[Any], mesh: Any) -> list[Any]:
     """The arrays, each whole on every device of a mesh, by its type."""
     return [
         jax.sharding.reshard(array, NamedSharding(mesh, PartitionSpec(*[None] * jax.numpy.ndim(array))))
+        if _is_typed(jax.typeof(array).sharding)
+        else array
         for array in arrays
     ]
 
@@ -168,7 +178,7 @@ def for_export(module_context: Any) -> bool:
 
 
 def is_partitioned(module_context: Any) -> bool:
-    """Whether XLA's partitioner will divide a module among devices: not on one, nor inside `jax.shard_map`."""
+    """Whether XLA's partitioner is to divide a module: not for one device, nor inside `jax.shard_map`."""
     context = module_context.axis_context
     if hasattr(context, "manual_axes"):  # inside shard_map, or a shard of a partitioned operation
         return set(context.manual_axes) != set(context.mesh.axis_names)

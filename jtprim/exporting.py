@@ -1,4 +1,4 @@
-"""`export`: `jax.export.export` for functions that launch kernels, with the GPUs that they are compiled for."""
+"""`export`: `jax.export.export` for functions that launch kernels, for GPUs named by architecture."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from jtprim.arguments import Path, base_array, static_identity
 from jtprim.descriptors import ByValue, TensorDescriptor
 from jtprim.primitive import check_grid, triton_kernel_p
 from jtprim.specialize.kernel import KernelSource
-from jtprim.transforms.partitioning import mapped
+from jtprim.transforms.partitioning import assigned, mapped
 
 # More different launches than this of one kernel are worked out anew.
 _MOST_PLANS = 4096
@@ -101,13 +101,16 @@ class Bound:
 
     def bind(self, operands: Sequence[Any]) -> Any:
         """The equation's results; where operands have shardings in their types, so have the results."""
-        mesh = compat.explicit_mesh(operands)
-        if mesh is not None and self.parameters["partition"] is not None:
-            return mapped(self.parameters["partition"], mesh, operands)
+        mesh, parameters = compat.explicit_mesh(operands), self.parameters
+        if mesh is not None:
+            if (partition := parameters["partition"]) is not None:
+                if assignment := assigned(partition, mesh, operands):
+                    return mapped(partition, assignment, mesh, operands)
+                parameters = {**parameters, "partition": None}
+            operands = compat.gathered(operands, mesh)
         # Inside `jax.shard_map` an equation's operands all differ along the same axes, as JAX's own do.
-        whole = operands if mesh is None else compat.gathered(operands, mesh)
-        operands = compat.varying(whole, compat.varying_axes(whole))
-        return triton_kernel_p.bind(*operands, **self.parameters)
+        operands = compat.varying(operands, compat.varying_axes(operands))
+        return triton_kernel_p.bind(*operands, **parameters)
 
 
 @functools.lru_cache(maxsize=4096)

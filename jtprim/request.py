@@ -214,9 +214,10 @@ class Request:
         """Checks that every size is known: not so where `jax.export` leaves some open."""
         for coordinate, array in arrays:
             if not all(isinstance(size, (int, np.integer)) for size in array.shape):
+                shape = listing(map(str, array.shape))
                 raise UnsupportedError(
-                    f"array {coordinate_text(coordinate)!r} has shape ({listing(map(str, array.shape))}), which "
-                    "jax.export leaves open, but a launch has a grid of known size; export for each shape.",
+                    f"array {coordinate_text(coordinate)!r} has shape ({shape}), which jax.export leaves "
+                    "open, but a launch has a grid of known size; export for each shape.",
                     kernel=self.name,
                     parameter=coordinate[0],
                 )
@@ -334,9 +335,9 @@ class Request:
         for name, cell in zip(*_closure(self.grid), strict=True):
             if is_array(cell):
                 raise LaunchValueError(
-                    f"the grid's function takes array {name!r} from outside, whose shape is that of the whole "
-                    "array and not of a shard; take the array or its sizes from the metaparameters, by the "
-                    "parameter's name.",
+                    f"the grid's function takes array {name!r} from outside, whose shape is that of the "
+                    "whole array and not of a shard; take the array or its sizes from the metaparameters, "
+                    "by the parameter's name.",
                     kernel=self.name,
                 )
 
@@ -349,8 +350,8 @@ class Request:
         rule = bind_rule(parsed, operands, [*outputs, *in_outs], kernel=self.name)
         if rule.reductions and in_outs:
             raise LaunchValueError(
-                f"its sharding_rule sums over {listing(sorted(rule.reductions))}, but {in_outs[0][0]!r} is an "
-                "in-out, whose contents would be summed too; declare an output, and add it to the array.",
+                f"its sharding_rule sums over {listing(sorted(rule.reductions))}, but {in_outs[0][0]!r} is "
+                "an in-out, whose contents would be summed too; declare an output, and add it to the array.",
                 kernel=self.name,
             )
         return rule
@@ -433,7 +434,9 @@ class Request:
         local.sizes = dict(sizes)
         local.arguments = self._map_arrays(filled)
         local.placed = Placed(
-            {coordinate: outputs[coordinate] for coordinate in self.placed.out_shape}, self.placed.aliases, tuple
+            {coordinate: outputs[coordinate] for coordinate in self.placed.out_shape},
+            self.placed.aliases,
+            tuple,
         )
         return local
 

@@ -95,8 +95,8 @@ def axis_size(*names: str) -> AxisSize:
     devices, each has the size of its own shard; elsewhere it is the whole axis. Sums, products, ``//`` and
     ``%`` with ints are numbers of the same kind, and so is `cdiv`.
 
-        add[lambda meta: (jt.cdiv(meta["n"], 1024),)](
-            x, y, n=jt.axis_size("b", "i"), sharding_rule="b i, b i -> b i", out_shape={"out_ptr": x}, BLOCK=1024)
+        n = jt.axis_size("b", "i")
+        add[(jt.cdiv(n, 1024),)](x, y, n, sharding_rule="b i, b i -> b i", out_shape=x, BLOCK=1024)
 
     Args:
       *names: of axes; at least one.
@@ -178,9 +178,7 @@ class Rule:
             for name, size in self.sizes
         }
 
-    def assign(
-        self, specs: Sequence[tuple[Mapped, Sequence[Any]]], mesh: Mapping[str, int]
-    ) -> Assignment:
+    def assign(self, specs: Sequence[tuple[Mapped, Sequence[Any]]], mesh: Mapping[str, int]) -> Assignment:
         """Which mesh axes divide which named axes, from how single arrays are divided.
 
         A mesh axis divides one named axis at most, the first that asks for it. A named axis is divided
@@ -248,14 +246,18 @@ class Rule:
             )
 
         alone = {
-            factors[0] for mapped in (*self.operands, *self.results) for factors in mapped if len(factors) == 1
+            factors[0]
+            for mapped in (*self.operands, *self.results)
+            for factors in mapped
+            if len(factors) == 1
         }
+        sizes: dict[str, Any] = {short[name]: size for name, size in self.sizes if name not in alone}
         return SdyShardingRule(
             tuple(map(mapping, self.operands)),
             tuple(map(mapping, self.results)),
             reduction_factors=tuple(short[name] for name, _ in self.sizes if name in self.reductions),
             need_replication_factors=tuple(short[name] for name, _ in self.sizes if name not in divisible),
-            **{short[name]: size for name, size in self.sizes if name not in alone},
+            **sizes,
         )
 
 
@@ -342,12 +344,15 @@ def bind_rule(
     def refuse(reason: str) -> LaunchValueError:
         return LaunchValueError(f"its sharding_rule {reason}.", kernel=kernel)
 
-    def bound(kind: str, mappings: Sequence[Any], arrays: Sequence[tuple[str, Sequence[int]]]) -> tuple[Any, ...]:
+    def bound(
+        kind: str, mappings: Sequence[Any], arrays: Sequence[tuple[str, Sequence[int]]]
+    ) -> tuple[Any, ...]:
         if len(mappings) != len(arrays):
             names = listing(name for name, _ in arrays)
             raise refuse(f"has {len(mappings)} {kind}, but the launch has {len(arrays)}: {names}")
         return tuple(
-            expanded(mapping, name, tuple(shape)) for mapping, (name, shape) in zip(mappings, arrays, strict=True)
+            expanded(mapping, name, tuple(shape))
+            for mapping, (name, shape) in zip(mappings, arrays, strict=True)
         )
 
     def expanded(mapping: Any, name: str, shape: tuple[int, ...]) -> Mapped:

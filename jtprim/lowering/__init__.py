@@ -46,4 +46,6 @@ for _platform in ("cuda", "rocm"):
         _divided(_unless_empty(functools.partial(gpu.lower, platform=_platform))),
         platform=_platform,
     )
-mlir.register_lowering(triton_kernel_p, _divided(mlir.lower_fun(translation.translate, multiple_results=True)))
+mlir.register_lowering(
+    triton_kernel_p, _divided(mlir.lower_fun(translation.translate, multiple_results=True))
+)

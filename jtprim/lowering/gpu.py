@@ -132,7 +132,10 @@ def _warn_gathering(source: KernelSource, *, has_rule: bool) -> None:
     _gathering.add(source.function)
     reason, remedy = "has no sharding_rule", "pass one"
     if has_rule:
-        reason, remedy = "is exported, where its sharding_rule can't be asked", "shard explicitly (jax.set_mesh)"
+        reason, remedy = (
+            "is exported, where its sharding_rule can't be asked",
+            "shard explicitly (jax.set_mesh)",
+        )
     warnings.warn(
         f"{source.name}: lowered for several devices and {reason}, so that each device launches all of it "
         f"and inputs that are sharded are gathered; {remedy}, or launch inside jax.shard_map.",

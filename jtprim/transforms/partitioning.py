@@ -66,7 +66,9 @@ class Partition(NamedTuple):
         return repr(self.rule)
 
 
-def partitioned(params: Mapping[str, Any], rule: Rule, shard: Shard, operands: Sequence[Any]) -> dict[str, Any]:
+def partitioned(
+    params: Mapping[str, Any], rule: Rule, shard: Shard, operands: Sequence[Any]
+) -> dict[str, Any]:
     """An equation's parameters with a rule.
 
     Args:
@@ -130,20 +132,22 @@ def _one_device(
     return run
 
 
-def mapped(partition: Partition, mesh: Any, operands: Sequence[Any]) -> list[Any]:
-    """A launch's results where JAX's types tell how the operands are sharded: nothing is left to ask XLA.
+def assigned(partition: Partition, mesh: Any, operands: Sequence[Any]) -> Assignment:
+    """How a launch is divided whose operands' types tell how they are sharded on a mesh."""
+    specs = [jax.typeof(operand).sharding.spec for operand in operands]
+    return partition.rule.assign(list(zip(partition.rule.operands, specs, strict=True)), mesh.shape)
+
+
+def mapped(partition: Partition, assignment: Assignment, mesh: Any, operands: Sequence[Any]) -> list[Any]:
+    """A launch's results where the operands' types tell how it is divided: nothing is left to ask XLA.
 
     Args:
       partition: of the equation.
+      assignment: how it is divided, at least along one axis.
       mesh: that the types are about.
       operands: of the equation.
     """
     rule, (call,) = partition.rule, partition.jaxpr.eqns
-    pairs = [
-        (one, jax.typeof(operand).sharding.spec)
-        for one, operand in zip(rule.operands, operands, strict=True)
-    ]
-    assignment = rule.assign(pairs, mesh.shape)
     dtypes = [variable.aval.dtype for variable in call.outvars]
     inside, outside = (
         tuple(PartitionSpec(*spec_of(one, assignment)) for one in side)
