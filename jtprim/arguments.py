@@ -24,7 +24,6 @@ from triton.runtime.jit import JITCallable
 
 from jtprim.descriptors import ByValue, TensorDescriptor
 from jtprim.errors import LaunchTypeError, LaunchValueError, did_you_mean, listing
-from jtprim.sharding import AxisSize
 from jtprim.specialize.kernel import cache_key
 
 Path = tuple[int, ...]
@@ -199,7 +198,6 @@ def as_static(value: Any, *, kernel: str, parameter: str) -> Static:
         value = value.item()
     if isinstance(value, enum.IntEnum):
         value = int(value)
-    _refuse_axis_size(value, kernel, parameter)
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise LaunchValueError(
             f"argument {parameter!r} is {value}, outside Triton's integers of -2^63 to 2^64-1.",
@@ -226,7 +224,6 @@ def as_constexpr(value: Any, *, kernel: str, parameter: str) -> Static:
     """
     if isinstance(value, np.generic):
         value = value.item()
-    _refuse_axis_size(value, kernel, parameter)
     if is_array(value):
         raise LaunchTypeError(
             f"argument {parameter!r} is an array of shape {value.shape}, but the parameter is a constexpr; "
@@ -244,16 +241,6 @@ def as_constexpr(value: Any, *, kernel: str, parameter: str) -> Static:
             parameter=parameter,
         ) from error
     return Static(value)
-
-
-def _refuse_axis_size(value: Any, kernel: str, parameter: str) -> None:
-    if isinstance(value, AxisSize):
-        raise LaunchValueError(
-            f"argument {parameter!r} is {value!r}, but the launch has no sharding_rule that names its axes; "
-            "pass one, or the number.",
-            kernel=kernel,
-            parameter=parameter,
-        )
 
 
 def check_dtype(dtype: Any, *, kernel: str, parameter: str) -> None:

@@ -132,12 +132,8 @@ class Request:
         declared_rule = self.settings.get("sharding_rule")
         if declared_rule is not None:
             self._check_divisible(bool(outputs or self.refs))
-        elif has_sizes(grid):
-            raise LaunchValueError(
-                f"grid {grid!r} asks for the size of an axis, but the launch has no sharding_rule that names "
-                "its axes; pass one, or numbers.",
-                kernel=self.name,
-            )
+        else:
+            self._refuse_sizes()
         if not (outputs or self.refs or self.settings.get("has_side_effect")):
             outputs = replace(outputs, in_outs=self._discover())
         self.placed = place_outputs(
@@ -339,6 +335,17 @@ class Request:
                     "whole array and not of a shard; take the array or its sizes from the metaparameters, "
                     "by the parameter's name.",
                     kernel=self.name,
+                )
+
+    def _refuse_sizes(self) -> None:
+        """Checks that a launch without a sharding rule doesn't ask for the size of an axis."""
+        for name, value in {**self.arguments, "grid": self.grid}.items():
+            if has_sizes(value):
+                raise LaunchValueError(
+                    f"{name!r} is {value!r}, which is about the axes of a sharding_rule, but the launch has "
+                    "none; pass one, or numbers.",
+                    kernel=self.name,
+                    parameter=name,
                 )
 
     def _rule(self, parsed: Any) -> Rule:

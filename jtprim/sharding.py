@@ -96,7 +96,7 @@ def axis_size(*names: str) -> AxisSize:
     ``%`` with ints are numbers of the same kind, and so is `cdiv`.
 
         n = jt.axis_size("b", "i")
-        add[(jt.cdiv(n, 1024),)](x, y, n, sharding_rule="b i, b i -> b i", out_shape=x, BLOCK=1024)
+        add[(jt.cdiv(n, 1024),)](x, y, n=n, BLOCK=1024, out_shape=x, sharding_rule="b i, b i -> b i")
 
     Args:
       *names: of axes; at least one.
