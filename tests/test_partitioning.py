@@ -1,4 +1,4 @@
-"""Launches divided among devices by a sharding rule; several devices are virtual, in processes of their own."""
+"""Launches divided among devices by a sharding rule: several devices are virtual, in other processes."""
 
 import math
 import os
@@ -338,7 +338,8 @@ def test_shardings_in_types_are_those_of_the_shards():
         out = jax.jit(lambda x: summed(x, ("a b -> a", {"reduction_factors": ("b",)})))(x)
         np.testing.assert_allclose(out, X.sum(1), rtol=1e-6)
         assert jax.typeof(out).sharding.spec == P("i")
-        whole = lambda x: jt.kernel(scale_in_place, BLOCK=32)[96](x, X.size, 2.0, input_output_aliases="x_ptr")
+        scale = jt.kernel(scale_in_place, BLOCK=32, input_output_aliases="x_ptr")
+        whole = lambda x: scale[96](x, X.size, 2.0)
         np.testing.assert_array_equal(jax.jit(whole)(x), 2 * X)
         np.testing.assert_array_equal(whole(x), 2 * X)
         np.testing.assert_array_equal(jax.jit(jax.grad(lambda x: (whole(x) ** 2).sum()))(x), 8 * X)
