@@ -253,6 +253,15 @@ def triton_call(*args: Any, kernel: Any, grid: GridLike, **kwargs: Any) -> Any:
           `GPUTarget`, or a sequence of these. An NVIDIA target may be given as ``compute_capability=90``.
         donate: gives the in-outs of an eager launch away, as `jax.jit` does with donated arguments: the
           kernel works on their memory, and the arrays passed are deleted.
+        sharding_rule: the named axes of the operands (inputs and in-outs, as they stand in the signature) and
+          of the results (outputs, then in-outs), such as ``"b i, b j -> b i j"``. `jax.jit` of sharded
+          arrays divides the launch along those axes that all results have. Each device then launches on
+          its shards: the outputs' shapes, declared whole, are scaled; a grid's function is called again,
+          with the shards by parameter; `axis_size` stands for numbers of the shard; all other numbers
+          stay. Whatever is sharded otherwise is moved by XLA first. Also a pair of text and a mapping
+          (`need_replication_factors`: axes that the kernel needs whole; `reduction_factors`: axes over which
+          the devices' outputs are summed; sizes of axes that stand in brackets alone), or JAX's
+          `SdyShardingRule`. Operands without axes may be left out.
         backend_options: compile options as a mapping.
         name, metadata (bytes; also as serialized_metadata), cost_estimate (`CostEstimate`,
           or a mapping), has_side_effect: see `launch_parameters`.
