@@ -348,7 +348,7 @@ def _shard(request: Request) -> Shard:
         operands, params = template.for_shard(sizes, shapes, arrays).equation()
         return bound_equation(params, donate=False).bind(operands)
 
-    return Shard(template.shard_key(), launch)
+    return Shard(template.shard_key(), template.shard_text(), launch)
 
 
 # --- Specialization without a launch -----------------------------------------------------------

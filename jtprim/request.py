@@ -455,6 +455,11 @@ class Request:
         key = plan_key((grid, *cells), self.arguments)
         return (self.fn, key, self.settings.get("zeroed_outputs")) if key is not None else object()
 
+    def shard_text(self) -> str:
+        """What `shard_key` is made of, as text that is the same in every process."""
+        functions = [self.grid, self.settings.get("zeroed_outputs")]
+        return f"{self.arguments} {[_function_text(one) for one in functions]}"
+
     def plan(self, params: Mapping[str, Any]) -> Plan:
         """The plan of this launch and all like it."""
         index = {name: number for number, name in enumerate(self.positional)}
@@ -486,6 +491,16 @@ def _closure(function: Any) -> tuple[list[str], list[Any]]:
         if cell != types.CellType()
     ]
     return [name for name, _ in found], [value for _, value in found]
+
+
+def _function_text(function: Any) -> str:
+    """What a function computes, and of what, as text; of anything else its own text."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return repr(function)
+    consts = [one.co_code if isinstance(one, types.CodeType) else one for one in code.co_consts]
+    outside = [_function_text(value) for value in _closure(function)[1]]
+    return f"{code.co_code.hex()} {consts} {code.co_names} {function.__defaults__} {outside}"
 
 
 class _Metaparameters(dict[str, Any]):

@@ -37,6 +37,15 @@ def outer(x_ptr, y_ptr, out_ptr, rows, columns, M: tl.constexpr, N: tl.constexpr
 
 
 @triton.jit
+def multiply(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask)
+    y = tl.load(y_ptr + offsets, mask=mask)
+    tl.store(out_ptr + offsets, x * y, mask=mask)
+
+
+@triton.jit
 def row_sums(x_ptr, out_ptr, columns, BLOCK: tl.constexpr):
     row, offsets = tl.program_id(0), tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * columns + offsets, mask=offsets < columns, other=0.0)
@@ -116,7 +125,7 @@ def check_sharding(x, *spec, mesh=mesh):
 """
 
 
-def run(program):
+def run(program, **environment):
     """What a program prints, in a process with eight CPU devices."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", HEAD + textwrap.dedent(program)],
@@ -124,6 +133,7 @@ def run(program):
             **os.environ,
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+            **environment,
         },
         capture_output=True,
         text=True,
@@ -371,6 +381,33 @@ def test_a_gpus_program_asks_for_the_shard_or_says_that_it_gathers():
     again = lambda x: without(x + 1)
     assert lowered(again, x) == (["triton_kernel_call_ffi"], [])
     """)
+
+
+def test_jaxs_compilation_cache_tells_divided_launches_apart_and_finds_them_again(tmp_path):
+    program = """
+    hits = []
+    jax.monitoring.register_event_listener(
+        lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None
+    )
+    x = place(X, "i", "j")
+    def launch(kernel, grid=by_block, n=jt.axis_size("a", "b")):
+        return jax.jit(lambda x: jt.kernel(kernel, BLOCK=32)[grid](
+            x, x, n=n, out_shape={"out_ptr": x}, sharding_rule="a b, a b -> a b"))(x)
+    np.testing.assert_array_equal(launch(add), 2 * X)
+    np.testing.assert_array_equal(launch(multiply), X * X)
+    np.testing.assert_array_equal(launch(add, n=jt.axis_size("a", "b") // X.size), 0)
+    np.testing.assert_array_equal(launch(add, lambda meta: 96 if meta["n"] == X.size else 0), 0)
+    np.testing.assert_array_equal(launch(add, lambda meta: 96 if meta["n"] == X.size else 12), 2 * X)
+    print(len(hits))
+    """
+    environment = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "JAX_REMOVE_CUSTOM_PARTITIONING_PTR_FROM_CACHE_KEY": "1",
+    }
+    first, second = (int(run(program, **environment).split()[-1]) for _ in range(2))
+    assert second >= first + 5
 
 
 # --- One device --------------------------------------------------------------------------------

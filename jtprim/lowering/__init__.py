@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax.extend.core import jaxpr_as_fun
+from jax.extend.mlir import ir
 from jax.interpreters import mlir
 
 from jtprim import compat
@@ -35,7 +36,15 @@ def _divided(rule: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]
         if params["partition"] is None or not compat.is_partitioned(module) or compat.for_export(module):
             return rule(ctx, *operands, **params)
         call = jaxpr_as_fun(params["partition"].jaxpr)
-        return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
+        results = mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
+        # JAX's call names what to ask by an address alone, which another program may have in another
+        # process, or later in this one: the text has to tell them apart for JAX's compilation cache.
+        attributes: dict[str, ir.Attribute] = {
+            "launch": ir.StringAttr.get(params["partition"].digest(params))
+        }
+        if results[0].owner.name == "stablehlo.custom_call":
+            results[0].owner.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(attributes)
+        return results
 
     return lower
 

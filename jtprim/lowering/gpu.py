@@ -13,7 +13,6 @@ import math
 import os
 import struct
 import warnings
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,6 @@ from jax.interpreters import mlir
 from triton.backends.compiler import GPUTarget
 from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
 from triton.runtime.errors import PTXASError
-from triton.runtime.jit import JITFunction
 
 from jtprim import compat
 from jtprim.arguments import Batching, Operand, Output, Tree, View, coordinate_text
@@ -38,14 +36,14 @@ from jtprim.specialize.adapters import Adapter, adapt
 from jtprim.specialize.binder import leaves_by_path, specialize_arguments
 from jtprim.specialize.compile import Binary, compile_arguments
 from jtprim.specialize.descriptors import decomposed, shape_and_strides
-from jtprim.specialize.kernel import KernelSource
+from jtprim.specialize.kernel import KernelSource, PerFunction
 from jtprim.specialize.stand_ins import ALIGNMENT_BYTES
 from jtprim.specialize.target import PORTABLE, resolve_target
 
 _log = logging.getLogger(__name__)
 
 # The kernels of which has been said that their inputs are gathered.
-_gathering: weakref.WeakSet[JITFunction[Any]] = weakref.WeakSet()
+_gathering: PerFunction[bool] = PerFunction()
 
 CUSTOM_CALL_TARGET_NAME = "triton_kernel_call_ffi"
 
@@ -127,9 +125,9 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
 
 def _warn_gathering(source: KernelSource, *, has_rule: bool) -> None:
     """Says, once for each kernel, that XLA's partitioner has to gather what the custom call is given."""
-    if source.function in _gathering:
+    if _gathering.get(source.function):
         return
-    _gathering.add(source.function)
+    _gathering.setdefault(source.function, True)
     reason, remedy = "has no sharding_rule", "pass one"
     if has_rule:
         reason, remedy = (

@@ -9,6 +9,7 @@ which XLA divides as it does all JAX operations.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,9 +19,12 @@ import numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from triton.runtime.jit import JITCallable
 
+from jtprim.arguments import Static, leaves
 from jtprim.primitive import triton_kernel_p
 from jtprim.sharding import Assignment, Rule, shape_of, spec_of
+from jtprim.specialize.kernel import cache_key
 
 # Works out the launch of one shard: from the sizes of the named axes and the shapes of the results, both on
 # one device, and the operands there, to the results there.
@@ -33,10 +37,12 @@ class Shard:
 
     Attributes:
       key: equal for launches that work out the same.
+      text: describes the launch, so that it is another one's in no process.
       launch: called as ``launch(sizes, shapes, *operands)``.
     """
 
     key: Hashable
+    text: str = field(compare=False)
     launch: Launch = field(compare=False)
 
 
@@ -64,6 +70,20 @@ class Partition(NamedTuple):
 
     def __repr__(self) -> str:
         return repr(self.rule)
+
+    def digest(self, params: Mapping[str, Any]) -> str:
+        """A text that two equations don't share, in whatever process, whose shards run something else.
+
+        Args:
+          params: of the equation.
+        """
+        described = {name: value for name, value in params.items() if name not in ("kernel", "partition")}
+        statics = [leaf for tree in params["arguments"] for leaf in leaves(tree) if isinstance(leaf, Static)]
+        statics += [static for one in params["configurations"] for _, static in one.constexprs]
+        called = [cache_key(one.value) for one in statics if isinstance(one.value, JITCallable)]
+        keys = [params["kernel"].key, *called]
+        text = f"{keys} {self.rule} {self.rule.to_jax()} {described} {self.shard.text}"
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def partitioned(
@@ -182,5 +202,5 @@ def partitioned_batch(
         members = [jax.ShapeDtypeStruct(shape.shape[1:], shape.dtype) for shape in shapes]
         return jax.vmap(lambda *one: shard.launch(sizes, members, *one), axes)(*operands)
 
-    both = Shard((shard.key, axes), launch)
+    both = Shard((shard.key, axes), f"{shard.text} {axes}", launch)
     return partitioned(params, rule.with_batch(batched, size), both, operands)
