@@ -96,30 +96,14 @@ def varying(arrays: Sequence[Any], axes: frozenset[Any]) -> list[Any]:
 
 
 def explicit_mesh(arrays: Iterable[Any]) -> Any:
-    """The mesh, of `AxisType.Explicit`, on which the arrays' types tell how they are sharded; or None.
-
-    On a mesh that has axes of other types too, the type of at least one array has to name an axis.
-    """
-    for array in arrays:
-        sharding = jax.typeof(array).sharding
-        if sharding.mesh.are_all_axes_explicit or _is_typed(sharding):
-            return sharding.mesh
-    context = jax.sharding.get_abstract_mesh()
-    return context if context.are_all_axes_explicit else None
+    """The mesh, with axes of `AxisType.Explicit`, that the arrays' types tell their shardings on; or None."""
+    meshes = (jax.typeof(array).sharding.mesh for array in arrays)
+    return next((mesh for mesh in meshes if mesh.explicit_axes), None)
 
 
-def _is_typed(sharding: Any) -> bool:
-    return any(part is not None for part in sharding.spec)
-
-
-def gathered(arrays: Sequence[Any], mesh: Any) -> list[Any]:
-    """The arrays, each whole on every device of a mesh, by its type."""
-    return [
-        jax.sharding.reshard(array, NamedSharding(mesh, PartitionSpec(*[None] * jax.numpy.ndim(array))))
-        if _is_typed(jax.typeof(array).sharding)
-        else array
-        for array in arrays
-    ]
+def in_explicit_mesh() -> bool:
+    """Whether types tell shardings in the context, so that XLA has none to find."""
+    return bool(jax.sharding.get_abstract_mesh().explicit_axes)
 
 
 def results_varying_as(operands: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:
@@ -155,6 +139,11 @@ def lowering_devices(module_context: Any, platform: str) -> list[Any]:
 def parse_sharding_rule(text: str, **more: Any) -> Any:
     """The `SdyShardingRule` of its text; a ValueError or TypeError where JAX refuses it."""
     return str_to_sdy_sharding_rule(text, **more)
+
+
+def uses_shardy() -> bool:
+    """Which of JAX's partitioners is set, which its partitioned calls are made for."""
+    return bool(jax.config.jax_use_shardy_partitioner)  # type: ignore[attr-defined]
 
 
 def in_manual_axes() -> bool:

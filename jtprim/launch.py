@@ -16,7 +16,7 @@ from jtprim.arguments import is_array
 from jtprim.errors import LaunchTypeError, LaunchValueError, UnsupportedError
 from jtprim.inspection import InspectedKernel, inspect
 from jtprim.plan import Plans, bound_equation, plan_key
-from jtprim.primitive import ArgumentBuilder
+from jtprim.primitive import ArgumentBuilder, bind_equation
 from jtprim.request import GridLike, Request, positional_parameters, refuse_keyword, sort_keywords
 from jtprim.specialize import configs
 from jtprim.specialize.binder import Specialization, specialize_arguments
@@ -346,7 +346,7 @@ def _shard(request: Request) -> Shard:
 
     def launch(sizes: Mapping[str, int], shapes: Sequence[Any], *arrays: Any) -> list[Any]:
         operands, params = template.for_shard(sizes, shapes, arrays).equation()
-        return bound_equation(params, donate=False).bind(operands)
+        return bind_equation(params, operands)
 
     return Shard(template.shard_key(), template.shard_text(), launch)
 

@@ -19,9 +19,9 @@ import numpy as np
 from jtprim import compat
 from jtprim.arguments import Path, base_array, static_identity
 from jtprim.descriptors import ByValue, TensorDescriptor
-from jtprim.primitive import check_grid, triton_kernel_p
+from jtprim.primitive import bind_equation, check_grid
 from jtprim.specialize.kernel import KernelSource
-from jtprim.transforms.partitioning import assigned, mapped
+from jtprim.transforms.partitioning import mapped
 
 # More different launches than this of one kernel are worked out anew.
 _MOST_PLANS = 4096
@@ -103,14 +103,10 @@ class Bound:
         """The equation's results; where operands have shardings in their types, so have the results."""
         mesh, parameters = compat.explicit_mesh(operands), self.parameters
         if mesh is not None:
-            if (partition := parameters["partition"]) is not None:
-                if assignment := assigned(partition, mesh, operands):
-                    return mapped(partition, assignment, mesh, operands)
-                parameters = {**parameters, "partition": None}
-            operands = compat.gathered(operands, mesh)
-        # Inside `jax.shard_map` an equation's operands all differ along the same axes, as JAX's own do.
-        operands = compat.varying(operands, compat.varying_axes(operands))
-        return triton_kernel_p.bind(*operands, **parameters)
+            return mapped(parameters, mesh, operands)
+        if parameters["partition"] is not None and compat.in_explicit_mesh():
+            parameters = {**parameters, "partition": None}
+        return bind_equation(parameters, operands)
 
 
 @functools.lru_cache(maxsize=4096)

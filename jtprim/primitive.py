@@ -126,6 +126,15 @@ triton_kernel_p = Primitive("triton_kernel")
 triton_kernel_p.multiple_results = True
 
 
+def bind_equation(parameters: Mapping[str, Any], operands: Sequence[Any]) -> list[Any]:
+    """The results of one equation.
+
+    Inside `jax.shard_map` an equation's operands all differ along the same axes, as JAX's own do.
+    """
+    alike = compat.varying(operands, compat.varying_axes(operands))
+    return list(triton_kernel_p.bind(*alike, **parameters))
+
+
 # --- Parameters of an equation -----------------------------------------------------------------
 
 

@@ -453,7 +453,14 @@ class Request:
         code = getattr(self.grid, "__code__", None)
         grid = self.grid if code is None else (code, self.grid.__defaults__, names)  # type: ignore[union-attr]
         key = plan_key((grid, *cells), self.arguments)
-        return (self.fn, key, self.settings.get("zeroed_outputs")) if key is not None else object()
+        if key is None:
+            return object()
+        return (
+            self.fn,
+            key,
+            self.settings.get("zeroed_outputs"),
+            compat.uses_shardy(),
+        )
 
     def shard_text(self) -> str:
         """What `shard_key` is made of, as text that is the same in every process."""

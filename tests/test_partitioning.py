@@ -353,10 +353,34 @@ def test_shardings_in_types_are_those_of_the_shards():
         np.testing.assert_array_equal(jax.jit(whole)(x), 2 * X)
         np.testing.assert_array_equal(whole(x), 2 * X)
         np.testing.assert_array_equal(jax.jit(jax.grad(lambda x: (whole(x) ** 2).sum()))(x), 8 * X)
+        plain = lambda x, y: jt.kernel(add)[96](x, y, n=X.size, BLOCK=32, out_shape={"out_ptr": x})
+        for f in (jax.jit(plain), plain):
+            np.testing.assert_array_equal(f(x, y), 2 * X)
+        batch = place(X.reshape(8, 8, 48), "i", None, "j", mesh=mesh)
+        for f in (jax.vmap(added), jax.vmap(lambda x, y: added(x, y) + 0 * x)):
+            np.testing.assert_array_equal(jax.jit(f)(batch, batch), 2 * batch)
+            assert jax.typeof(jax.jit(f)(batch, batch)).sharding.spec == P("i", None, "j")
+        plain = jax.vmap(lambda x: jt.kernel(add)[12](x, x, n=384, BLOCK=32, out_shape={"out_ptr": x}))
+        np.testing.assert_array_equal(jax.jit(plain)(batch), 2 * batch)
+        np.testing.assert_array_equal(jax.jit(jax.grad(lambda x: (plain(x) ** 2).sum()))(batch), 8 * batch)
     check()
     with jax.set_mesh(mesh):
         check()
         np.testing.assert_array_equal(jax.jit(lambda: added(jnp.ones((8, 8)), jnp.ones((8, 8))))(), 2)
+    """)
+
+
+def test_explicit_axes_beside_others():
+    run("""
+    mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Explicit, AxisType.Auto))
+    def check(*spec):
+        x = place(X, *spec, mesh=mesh)
+        for f in (jax.jit(added), added):
+            np.testing.assert_array_equal(f(x, x), 2 * X)
+    for spec in (("i", "j"), (None, "j"), ("j", "i"), ()):
+        check(*spec)
+        with jax.set_mesh(mesh):
+            check(*spec)
     """)
 
 

@@ -9,6 +9,7 @@ which XLA divides as it does all JAX operations.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from triton.runtime.jit import JITCallable
 
 from jtprim.arguments import Static, leaves
-from jtprim.primitive import triton_kernel_p
+from jtprim.primitive import bind_equation, triton_kernel_p
 from jtprim.sharding import Assignment, Rule, shape_of, spec_of
 from jtprim.specialize.kernel import cache_key
 
@@ -152,32 +153,38 @@ def _one_device(
     return run
 
 
-def assigned(partition: Partition, mesh: Any, operands: Sequence[Any]) -> Assignment:
-    """How a launch is divided whose operands' types tell how they are sharded on a mesh."""
-    specs = [jax.typeof(operand).sharding.spec for operand in operands]
-    return partition.rule.assign(list(zip(partition.rule.operands, specs, strict=True)), mesh.shape)
+def _whole(params: Mapping[str, Any], *operands: Any) -> list[Any]:
+    return bind_equation({**params, "partition": None}, operands)
 
 
-def mapped(partition: Partition, assignment: Assignment, mesh: Any, operands: Sequence[Any]) -> list[Any]:
-    """A launch's results where the operands' types tell how it is divided: nothing is left to ask XLA.
+def mapped(params: Mapping[str, Any], mesh: Any, operands: Sequence[Any]) -> list[Any]:
+    """A launch's results where the operands' types tell how they are sharded: nothing is left to ask XLA.
+
+    Without a rule, and where none of its axes is divided, all devices launch the same on whole arrays.
 
     Args:
-      partition: of the equation.
-      assignment: how it is divided, at least along one axis.
+      params: of the equation.
       mesh: that the types are about.
       operands: of the equation.
     """
-    rule, (call,) = partition.rule, partition.jaxpr.eqns
-    dtypes = [variable.aval.dtype for variable in call.outvars]
-    inside, outside = (
-        tuple(PartitionSpec(*spec_of(one, assignment)) for one in side)
-        for side in (rule.operands, rule.results)
-    )
+    partition: Partition | None = params["partition"]
+    inside: tuple[PartitionSpec, ...] = (PartitionSpec(),) * len(operands)
+    outside: Any = PartitionSpec()
+    run: Callable[..., Any] = functools.partial(_whole, params)
+    if partition is not None:
+        rule = partition.rule
+        specs = [jax.typeof(operand).sharding.spec for operand in operands]
+        if assignment := rule.assign(list(zip(rule.operands, specs, strict=True)), mesh.shape):
+            dtypes = [shape.dtype for shape in params["out_shape"].shapes]
+            run = _one_device(rule, partition.shard, assignment, mesh.shape, dtypes)
+            inside, outside = (
+                tuple(PartitionSpec(*spec_of(one, assignment)) for one in side)
+                for side in (rule.operands, rule.results)
+            )
     placed = [
         jax.sharding.reshard(operand, NamedSharding(mesh, spec))
         for operand, spec in zip(operands, inside, strict=True)
     ]
-    run = _one_device(rule, partition.shard, assignment, mesh.shape, dtypes)
     return list(jax.shard_map(run, mesh=mesh, in_specs=inside, out_specs=outside)(*placed))
 
 
