@@ -2,7 +2,8 @@
 
 An equation carries data, never a closure: everything that a launch computes with callables (the grid,
 heuristics, an autotuner's pruning) is resolved before. Two launches that mean the same have equal
-parameters.
+parameters. Only with a sharding rule an equation knows how to work the launch out again, for each shard: that
+is compared by what the launch was given.
 """
 
 from __future__ import annotations

@@ -353,8 +353,17 @@ class Request:
         arrays = {coordinate: base_array(value) for coordinate, value in self._arrays()}
         operands = [(coordinate_text(c), array.shape) for c, array in arrays.items()]
         outputs = [(coordinate_text(c), self.placed.out_shape[c].shape) for c in self._outputs()]
-        in_outs = [(coordinate_text(c), arrays[c].shape) for c in self.placed.aliases if c in arrays]
+        aliases = [c for c in self.placed.aliases if c in arrays]
+        in_outs = [(coordinate_text(c), arrays[c].shape) for c in aliases]
         rule = bind_rule(parsed, operands, [*outputs, *in_outs], kernel=self.name)
+        for coordinate, result in zip(aliases, rule.results[len(outputs) :], strict=True):
+            if rule.operands[list(arrays).index(coordinate)] != result:
+                raise LaunchValueError(
+                    f"its sharding_rule {rule} gives in-out {coordinate_text(coordinate)!r} other axes as a "
+                    "result; the two are one buffer, so name the same.",
+                    kernel=self.name,
+                    parameter=coordinate[0],
+                )
         if rule.reductions and in_outs:
             raise LaunchValueError(
                 f"its sharding_rule sums over {listing(sorted(rule.reductions))}, but {in_outs[0][0]!r} is "

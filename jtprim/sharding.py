@@ -185,7 +185,7 @@ class Rule:
         evenly or not at all.
 
         Args:
-          specs: of each array, the more important first, its named axes and its partition spec.
+          specs: of arrays, the more important first, its named axes and its partition spec.
           mesh: sizes of the mesh's axes.
         """
         left = {name: size for name, size in self.sizes if name in set(self.divisible())}

@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 import jtprim as jt
 from jtprim.errors import LaunchTypeError, LaunchValueError, UnsupportedError
 from jtprim.sharding import bind_rule, parse_rule, spec_of
-from tests.kernels import add, copy_tiles, count
+from tests.kernels import add, copy_tiles, count, scale_in_place
 
 X = jnp.arange(64 * 48, dtype=jnp.float32).reshape(64, 48)
 
@@ -561,6 +561,11 @@ def test_sums_into_in_outs_and_views_of_parts_are_refused():
             BLOCK=32,
             input_output_aliases="out_ptr",
             sharding_rule=("a, b -> a", {"reduction_factors": ("b",)}),
+        )
+    square = jnp.zeros((8, 8))
+    with pytest.raises(LaunchValueError, match="gives in-out 'x_ptr' other axes as a result"):
+        jt.kernel(scale_in_place)[by_block](
+            square, 64, 2.0, BLOCK=32, input_output_aliases="x_ptr", sharding_rule="a b -> b a"
         )
     part = jt.TensorDescriptor(X, (32, 48), (48, 1), (8, 8))
     out = jt.TensorDescriptor.from_array(jax.ShapeDtypeStruct((32, 48), X.dtype), (8, 8))

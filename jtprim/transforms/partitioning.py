@@ -102,21 +102,24 @@ def partitioned(
     def launch(*operands: Any) -> tuple[Any, ...]:
         return tuple(triton_kernel_p.bind(*operands, **whole))
 
-    def specs(args: Sequence[Any], results: Sequence[Any]) -> tuple[Mesh, Assignment]:
-        shardings = [array.sharding for array in (*results, *args)]
-        if not all(isinstance(one, NamedSharding) for one in shardings):
-            devices = sorted(shardings[-1].device_set, key=lambda device: device.id)
-            return Mesh(np.array(devices), ("devices",)), {}
-        mesh = shardings[0].mesh
+    def assigned(mesh: Mesh, args: Sequence[Any], results: Sequence[Any]) -> tuple[Mesh, Assignment]:
         mapped = (*rule.results, *rule.operands) if results else rule.operands
-        pairs = [(one, sharding.spec) for one, sharding in zip(mapped, shardings, strict=True)]
+        pairs = []
+        for one, array in zip(mapped, (*results, *args), strict=True):
+            sharding = array.sharding
+            if isinstance(sharding, NamedSharding):
+                mesh = sharding.mesh
+                pairs.append((one, sharding.spec))
+            elif sharding is not None:  # there is no mesh whose axes would have names
+                devices = sorted(sharding.device_set, key=lambda device: device.id)
+                return Mesh(np.array(devices), ("devices",)), {}
         return mesh, rule.assign(pairs, mesh.shape)
 
     def placed(mesh: Mesh, assignment: Assignment, mapped: Sequence[Any]) -> tuple[NamedSharding, ...]:
         return tuple(NamedSharding(mesh, PartitionSpec(*spec_of(one, assignment))) for one in mapped)
 
     def partition(mesh: Mesh, args: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
-        mesh, assignment = specs(args, results)
+        mesh, assignment = assigned(mesh, args, results)
         run = _one_device(rule, shard, assignment, mesh.shape, [result.dtype for result in results])
         return (
             mesh,
@@ -126,7 +129,7 @@ def partitioned(
         )
 
     def inferred(mesh: Mesh, args: Sequence[Any], results: Sequence[Any]) -> tuple[NamedSharding, ...]:
-        mesh, assignment = specs(args, ())
+        mesh, assignment = assigned(mesh, args, ())
         return placed(mesh, assignment, rule.results)
 
     call = custom_partitioning(launch)
