@@ -102,9 +102,9 @@ def partitioned(
     def launch(*operands: Any) -> tuple[Any, ...]:
         return tuple(triton_kernel_p.bind(*operands, **whole))
 
-    def assigned(mesh: Mesh, args: Sequence[Any], results: Sequence[Any]) -> tuple[Mesh, Assignment]:
+    def assigned(mesh: Any, args: Sequence[Any], results: Sequence[Any]) -> tuple[Any, Assignment]:
         mapped = (*rule.results, *rule.operands) if results else rule.operands
-        pairs = []
+        pairs: list[tuple[Any, Any]] = []
         for one, array in zip(mapped, (*results, *args), strict=True):
             sharding = array.sharding
             if isinstance(sharding, NamedSharding):
@@ -115,10 +115,10 @@ def partitioned(
                 return Mesh(np.array(devices), ("devices",)), {}
         return mesh, rule.assign(pairs, mesh.shape)
 
-    def placed(mesh: Mesh, assignment: Assignment, mapped: Sequence[Any]) -> tuple[NamedSharding, ...]:
+    def placed(mesh: Any, assignment: Assignment, mapped: Sequence[Any]) -> tuple[NamedSharding, ...]:
         return tuple(NamedSharding(mesh, PartitionSpec(*spec_of(one, assignment))) for one in mapped)
 
-    def partition(mesh: Mesh, args: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
+    def partition(mesh: Any, args: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
         mesh, assignment = assigned(mesh, args, results)
         run = _one_device(rule, shard, assignment, mesh.shape, [result.dtype for result in results])
         return (
@@ -128,7 +128,7 @@ def partitioned(
             placed(mesh, assignment, rule.operands),
         )
 
-    def inferred(mesh: Mesh, args: Sequence[Any], results: Sequence[Any]) -> tuple[NamedSharding, ...]:
+    def inferred(mesh: Any, args: Sequence[Any], results: Sequence[Any]) -> tuple[NamedSharding, ...]:
         mesh, assignment = assigned(mesh, args, ())
         return placed(mesh, assignment, rule.results)
 
