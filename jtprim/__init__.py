@@ -11,6 +11,7 @@ from jtprim.descriptors import TensorDescriptor as TensorDescriptor
 from jtprim.descriptors import by_value as by_value
 from jtprim.descriptors import strides_from_shape as strides_from_shape
 from jtprim.errors import JtprimError as JtprimError
+from jtprim.exporting import export as export
 from jtprim.inspection import InspectedKernel as InspectedKernel
 from jtprim.inspection import Inspection as Inspection
 from jtprim.inspection import inspect as inspect
@@ -23,6 +24,7 @@ from jtprim.primitive import Configuration as Configuration
 from jtprim.primitive import CostEstimate as CostEstimate
 from jtprim.primitive import launch_parameters as launch_parameters
 from jtprim.primitive import triton_kernel_p as triton_kernel_p
+from jtprim.sharding import axis_size as axis_size
 from jtprim.specialize.binder import Specialization as Specialization
 
 __version__ = "0.1.0"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from jax._src import core as jax_core
 from jax._src import effects as jax_effects
 from jax._src import pretty_printer as pp
 from jax._src import xla_bridge
+from jax._src.custom_partitioning_sharding_rule import str_to_sdy_sharding_rule
 from jax.sharding import NamedSharding, PartitionSpec
 from triton.backends.compiler import BaseBackend
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -93,6 +95,17 @@ def varying(arrays: Sequence[Any], axes: frozenset[Any]) -> list[Any]:
     ]
 
 
+def explicit_mesh(arrays: Iterable[Any]) -> Any:
+    """The mesh, with axes of `AxisType.Explicit`, that the arrays' types tell their shardings on; or None."""
+    meshes = (jax.typeof(array).sharding.mesh for array in arrays)
+    return next((mesh for mesh in meshes if mesh.explicit_axes), None)
+
+
+def in_explicit_mesh() -> bool:
+    """Whether types tell shardings in the context, so that XLA has none to find."""
+    return bool(jax.sharding.get_abstract_mesh().explicit_axes)
+
+
 def results_varying_as(operands: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:
     """Abstract results that differ along the same manual mesh axes as the abstract operands do."""
     axes = varying_axes(operands)
@@ -121,6 +134,44 @@ def lowering_devices(module_context: Any, platform: str) -> list[Any]:
     if backend is None or xla_bridge.canonicalize_platform(backend.platform) != platform:
         return []
     return list(backend.local_devices())
+
+
+def parse_sharding_rule(text: str, **more: Any) -> Any:
+    """The `SdyShardingRule` of its text; a ValueError or TypeError where JAX refuses it."""
+    return str_to_sdy_sharding_rule(text, **more)
+
+
+def uses_shardy() -> bool:
+    """Which of JAX's partitioners is set, which its partitioned calls are made for."""
+    return bool(jax.config.jax_use_shardy_partitioner)  # type: ignore[attr-defined]
+
+
+def in_manual_axes() -> bool:
+    """Whether what is traced is inside `jax.shard_map`."""
+    return bool(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def with_vjp_within(exported: Any, context: Callable[[], AbstractContextManager[None]]) -> Any:
+    """An `Exported` whose derivative, which is exported when asked for, is so within `context()`."""
+
+    def get_vjp(again: Any) -> Any:
+        with context():
+            return with_vjp_within(exported._get_vjp(again), context)
+
+    return exported if exported._get_vjp is None else dataclasses.replace(exported, _get_vjp=get_vjp)
+
+
+def for_export(module_context: Any) -> bool:
+    """Whether a module is lowered for `jax.export`."""
+    return bool(module_context.lowering_parameters.for_export)
+
+
+def is_partitioned(module_context: Any) -> bool:
+    """Whether XLA's partitioner is to divide a module: not for one device, nor inside `jax.shard_map`."""
+    context = module_context.axis_context
+    if hasattr(context, "manual_axes"):  # inside shard_map, or a shard of a partitioned operation
+        return set(context.manual_axes) != set(context.mesh.axis_names)
+    return getattr(context, "num_devices", 1) > 1
 
 
 def abstract_device_kind() -> str | None:

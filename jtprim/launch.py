@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,12 @@ import jax
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
+from jtprim import compat
 from jtprim.arguments import is_array
 from jtprim.errors import LaunchTypeError, LaunchValueError, UnsupportedError
 from jtprim.inspection import InspectedKernel, inspect
 from jtprim.plan import Plans, bound_equation, plan_key
-from jtprim.primitive import ArgumentBuilder
+from jtprim.primitive import ArgumentBuilder, bind_equation
 from jtprim.request import GridLike, Request, positional_parameters, refuse_keyword, sort_keywords
 from jtprim.specialize import configs
 from jtprim.specialize.binder import Specialization, specialize_arguments
@@ -41,6 +42,7 @@ from jtprim.specialize.target import (
 )
 from jtprim.transforms import custom
 from jtprim.transforms.custom import Rules
+from jtprim.transforms.partitioning import Shard, partitioned
 
 # --- Kernels -----------------------------------------------------------------------------------
 
@@ -251,6 +253,15 @@ def triton_call(*args: Any, kernel: Any, grid: GridLike, **kwargs: Any) -> Any:
           `GPUTarget`, or a sequence of these. An NVIDIA target may be given as ``compute_capability=90``.
         donate: gives the in-outs of an eager launch away, as `jax.jit` does with donated arguments: the
           kernel works on their memory, and the arrays passed are deleted.
+        sharding_rule: the named axes of the operands (inputs and in-outs, as they stand in the signature) and
+          of the results (outputs, then in-outs), such as ``"b i, b j -> b i j"``. `jax.jit` of sharded
+          arrays divides the launch along those axes that all results have. Each device then launches on
+          its shards: the outputs' shapes, declared whole, are scaled; a grid's function is called again,
+          with the shards by parameter; `axis_size` stands for numbers of the shard; all other numbers
+          stay. Whatever is sharded otherwise is moved by XLA first. Also a pair of text and a mapping
+          (`need_replication_factors`: axes that the kernel needs whole; `reduction_factors`: axes over which
+          the devices' outputs are summed; sizes of axes that stand in brackets alone), or JAX's
+          `SdyShardingRule`. Operands without axes may be left out.
         backend_options: compile options as a mapping.
         name, metadata (bytes; also as serialized_metadata), cost_estimate (`CostEstimate`,
           or a mapping), has_side_effect: see `launch_parameters`.
@@ -305,6 +316,7 @@ def _launch_itself(owner: Kernel, grid: GridLike, *args: Any, **kwargs: Any) -> 
     own, kwargs = kwargs, {**owner.keywords, **kwargs}
     # A function other than the grid is computed from the arguments at each launch: no plan holds it.
     plain = isinstance(owner.fn, JITFunction) and not callable(kwargs.get("zeroed_outputs"))
+    plain = plain and kwargs.get("sharding_rule") is None
     key = plan_key(args, kwargs) if plain else None
     plan = owner.plans.find(key, owner.watch.source())
     if plan is not None:
@@ -313,10 +325,30 @@ def _launch_itself(owner: Kernel, grid: GridLike, *args: Any, **kwargs: Any) -> 
     operands, params = request.equation()
     if key is not None:
         owner.plans.keep(key, request.plan(params))
+    if request.rule is not None and not (compat.in_manual_axes() or _on_one_device(operands)):
+        params = partitioned(params, request.rule, _shard(request), operands)
     results = bound_equation(params, request.donate)(*operands)
     for ref, value in zip(reversed(request.refs.values()), reversed(results), strict=False):
         ref[...] = value
     return request.placed.rebuild(results)
+
+
+def _on_one_device(operands: Sequence[Any]) -> bool:
+    """Whether a launch runs at once, on one device."""
+    return compat.at_top_level() and all(
+        not isinstance(operand, jax.Array) or len(operand.sharding.device_set) == 1 for operand in operands
+    )
+
+
+def _shard(request: Request) -> Shard:
+    """How the launch is worked out again for each shard."""
+    template = request.template()
+
+    def launch(sizes: Mapping[str, int], shapes: Sequence[Any], *arrays: Any) -> list[Any]:
+        operands, params = template.for_shard(sizes, shapes, arrays).equation()
+        return bind_equation(params, operands)
+
+    return Shard(template.shard_key(), template.shard_text(), launch)
 
 
 # --- Specialization without a launch -----------------------------------------------------------

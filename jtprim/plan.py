@@ -19,8 +19,9 @@ import numpy as np
 from jtprim import compat
 from jtprim.arguments import Path, base_array, static_identity
 from jtprim.descriptors import ByValue, TensorDescriptor
-from jtprim.primitive import check_grid, triton_kernel_p
+from jtprim.primitive import bind_equation, check_grid
 from jtprim.specialize.kernel import KernelSource
+from jtprim.transforms.partitioning import mapped
 
 # More different launches than this of one kernel are worked out anew.
 _MOST_PLANS = 4096
@@ -89,18 +90,23 @@ class Bound:
         self.parameters = parameters
 
         def launch(*operands: Any) -> Any:
-            return triton_kernel_p.bind(*operands, **parameters)
+            return self.bind(operands)
 
         launch.__name__ = launch.__qualname__ = parameters["name"]
         donated = tuple(operand for operand, _ in parameters["aliases"]) if donate else ()
         self._compiled = jax.jit(launch, donate_argnums=donated)
 
     def __call__(self, *operands: Any) -> Any:
-        if compat.at_top_level():
-            return self._compiled(*operands)
-        # Inside `jax.shard_map` an equation's operands all differ along the same axes, as JAX's own do.
-        operands = tuple(compat.varying(operands, compat.varying_axes(operands)))
-        return triton_kernel_p.bind(*operands, **self.parameters)
+        return self._compiled(*operands) if compat.at_top_level() else self.bind(operands)
+
+    def bind(self, operands: Sequence[Any]) -> Any:
+        """The equation's results; where operands have shardings in their types, so have the results."""
+        mesh, parameters = compat.explicit_mesh(operands), self.parameters
+        if mesh is not None:
+            return mapped(parameters, mesh, operands)
+        if parameters["partition"] is not None and compat.in_explicit_mesh():
+            parameters = {**parameters, "partition": None}
+        return bind_equation(parameters, operands)
 
 
 @functools.lru_cache(maxsize=4096)

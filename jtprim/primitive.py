@@ -2,7 +2,8 @@
 
 An equation carries data, never a closure: everything that a launch computes with callables (the grid,
 heuristics, an autotuner's pruning) is resolved before. Two launches that mean the same have equal
-parameters.
+parameters. Only with a sharding rule an equation knows how to work the launch out again, for each shard: that
+is compared by what the launch was given.
 """
 
 from __future__ import annotations
@@ -126,6 +127,15 @@ triton_kernel_p = Primitive("triton_kernel")
 triton_kernel_p.multiple_results = True
 
 
+def bind_equation(parameters: Mapping[str, Any], operands: Sequence[Any]) -> list[Any]:
+    """The results of one equation.
+
+    Inside `jax.shard_map` an equation's operands all differ along the same axes, as JAX's own do.
+    """
+    alike = compat.varying(operands, compat.varying_axes(operands))
+    return list(triton_kernel_p.bind(*alike, **parameters))
+
+
 # --- Parameters of an equation -----------------------------------------------------------------
 
 
@@ -244,6 +254,7 @@ def launch_parameters(
         "metadata": metadata,
         "cost_estimate": cost_estimate,
         "has_side_effect": has_side_effect,
+        "partition": None,
     }
 
 
@@ -493,6 +504,8 @@ def _visible(params: Mapping[str, Any]) -> dict[str, Any]:
         shown["name"] = params["name"]
     if params["has_side_effect"]:
         shown["has_side_effect"] = True
+    if params["partition"] is not None:
+        shown["sharding_rule"] = params["partition"]
     return shown
 
 

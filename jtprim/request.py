@@ -6,29 +6,42 @@ callable (grid, heuristics, pruning, hooks, `zeroed_outputs`) resolved to data.
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import types
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NoReturn, TypeAlias
 
 import jax
+import numpy as np
 
 from jtprim import compat
 from jtprim.arguments import (
     NormalCoordinate,
     Operand,
     as_constexpr,
+    base_array,
     coordinate_text,
+    is_array,
     is_namedtuple,
     leaves_with_paths,
     normalize_coordinate,
 )
-from jtprim.descriptors import TensorDescriptor
-from jtprim.errors import LaunchTypeError, LaunchValueError, did_you_mean, listing
-from jtprim.outputs import Declared, Outputs, declare_outputs, place_outputs, zeroed_indices
-from jtprim.plan import Place, Plan
-from jtprim.primitive import ArgumentBuilder, Configuration, CostEstimate, check_grid, launch_parameters
+from jtprim.descriptors import ByValue, TensorDescriptor, strides_from_shape
+from jtprim.errors import LaunchTypeError, LaunchValueError, UnsupportedError, did_you_mean, listing
+from jtprim.outputs import Declared, Outputs, Placed, declare_outputs, place_outputs, zeroed_indices
+from jtprim.plan import Place, Plan, plan_key
+from jtprim.primitive import (
+    ArgumentBuilder,
+    Configuration,
+    CostEstimate,
+    as_shape,
+    check_grid,
+    launch_parameters,
+)
+from jtprim.sharding import Rule, bind_rule, has_sizes, parse_rule, with_sizes
 from jtprim.specialize import configs
 from jtprim.specialize.access import written_paths
 from jtprim.specialize.adapters import adapt
@@ -52,6 +65,7 @@ SETTINGS = (
     "serialized_metadata",
     "cost_estimate",
     "has_side_effect",
+    "sharding_rule",
     "donate",
     "backend_options",
 )
@@ -114,12 +128,23 @@ class Request:
             for name, value in {**dict(zip(self.positional, args, strict=True)), **self.passed}.items()
         }
         outputs = replace(outputs, described=self._described(outputs))
+        self._map_arrays(lambda coordinate, value: self._check_sizes([(coordinate, base_array(value))]))
+        declared_rule = self.settings.get("sharding_rule")
+        if declared_rule is not None:
+            self._check_divisible(bool(outputs or self.refs))
+        else:
+            self._refuse_sizes()
         if not (outputs or self.refs or self.settings.get("has_side_effect")):
             outputs = replace(outputs, in_outs=self._discover())
         self.placed = place_outputs(
             outputs, self.parameters, self.arguments, tuple(self.refs), kernel=self.name
         )
+        self._check_sizes(self.placed.out_shape.items())
         self.donate = self._donate()
+        self.rule: Rule | None = None
+        if declared_rule is not None:
+            self.rule = self._rule(parse_rule(declared_rule, kernel=self.name))
+        self.sizes = dict(self.rule.sizes) if self.rule is not None else {}
 
     def _read_refs(self, value: Any, coordinate: NormalCoordinate) -> Any:
         """An argument with the contents of Refs in their place."""
@@ -179,6 +204,18 @@ class Request:
         written = written_paths(kernel, freeze_options(options, kernel=self.name))
         return tuple((self.parameters[path[0]].name, *path[1:]) for path in sorted(written))
 
+    def _check_sizes(self, arrays: Iterable[tuple[NormalCoordinate, Any]]) -> None:
+        """Checks that every size is known: not so where `jax.export` leaves some open."""
+        for coordinate, array in arrays:
+            if not all(isinstance(size, (int, np.integer)) for size in array.shape):
+                shape = listing(map(str, array.shape))
+                raise UnsupportedError(
+                    f"array {coordinate_text(coordinate)!r} has shape ({shape}), which jax.export leaves "
+                    "open, but a launch has a grid of known size; export for each shape.",
+                    kernel=self.name,
+                    parameter=coordinate[0],
+                )
+
     def _donate(self) -> bool:
         donate = bool(self.settings.get("donate", False))
         if donate and len(self.placed.aliases) == len(self.refs):
@@ -197,7 +234,7 @@ class Request:
 
     def equation(self) -> tuple[list[Any], dict[str, Any]]:
         """The equation's operands and parameters."""
-        configurations, arguments = self.configurations(), dict(self.arguments)
+        configurations, arguments = self.configurations(), self.concrete_arguments()
         if len(configurations) == 1:
             [only] = configurations
             arguments.update((key, static.value) for key, static in only.constexprs)
@@ -216,11 +253,22 @@ class Request:
             has_side_effect=bool(settings.get("has_side_effect", False)),
         )
 
+    def concrete_arguments(self) -> dict[str, Any]:
+        """The arguments with numbers where they ask for the size of an axis."""
+        if self.rule is None:
+            return dict(self.arguments)
+        return {
+            name: with_sizes(value, self.sizes, kernel=self.name, parameter=name)
+            for name, value in self.arguments.items()
+        }
+
     def configurations(self) -> list[Configuration]:
         """The configurations, every callable resolved."""
-        known = {**self.known(), **self.arguments}
+        arguments = self.concrete_arguments()
+        known = {**self.known(), **arguments}
+        grid = with_sizes(self.grid, self.sizes, kernel=self.name, parameter="grid")
         names = configs.configured_names(self.fn)
-        pinned = {**{k: v for k, v in self.arguments.items() if k in names}, **self.options}
+        pinned = {**{k: v for k, v in arguments.items() if k in names}, **self.options}
         zeroed = self.settings.get("zeroed_outputs")
         found: list[Configuration] = []
         unread = set(self.unknown)
@@ -233,7 +281,7 @@ class Request:
                 if key in option_names() and value is not None:
                     options[key] = value
             configuration = Configuration(
-                grid=check_grid(self.grid(meta) if callable(self.grid) else self.grid, kernel=self.name),
+                grid=check_grid(grid(meta) if callable(grid) else grid, kernel=self.name),
                 constexprs=tuple(sorted(constexprs.items())),
                 options=freeze_options(options, kernel=self.name),
                 zeroed=self._zeroed(zeroed(meta) if callable(zeroed) else zeroed, chosen),
@@ -256,6 +304,176 @@ class Request:
         zeroed += chosen.reset & self.placed.out_shape.keys()
         return zeroed_indices(zeroed, self.placed, self.parameters, kernel=self.name)
 
+    # --- Launches that are divided among devices
+
+    def _check_divisible(self, declares: bool) -> None:
+        """Checks that a launch with a sharding rule can be worked out again for a shard."""
+        if not declares:
+            raise LaunchValueError(
+                "has a sharding_rule, which names the axes of its results; declare these, in out_shape or "
+                "input_output_aliases.",
+                kernel=self.name,
+            )
+        if self.settings.get("has_side_effect"):
+            raise UnsupportedError(
+                "has a sharding_rule and side effects, which JAX's partitioned calls can't have; leave one "
+                "out, or launch inside jax.shard_map.",
+                kernel=self.name,
+            )
+        if not callable(self.grid) and not has_sizes(self.grid):
+            raise LaunchValueError(
+                f"grid {self.grid!r} is that of the whole arrays, but has a sharding_rule, with which each "
+                "shard has its own; compute it from jt.axis_size, or in a function of the metaparameters.",
+                kernel=self.name,
+            )
+        for name, cell in zip(*_closure(self.grid), strict=True):
+            if is_array(cell):
+                raise LaunchValueError(
+                    f"the grid's function takes array {name!r} from outside, whose shape is that of the "
+                    "whole array and not of a shard; take the array or its sizes from the metaparameters, "
+                    "by the parameter's name.",
+                    kernel=self.name,
+                )
+
+    def _refuse_sizes(self) -> None:
+        """Checks that a launch without a sharding rule doesn't ask for the size of an axis."""
+        for name, value in {**self.arguments, "grid": self.grid}.items():
+            if has_sizes(value):
+                raise LaunchValueError(
+                    f"{name!r} is {value!r}, which is about the axes of a sharding_rule, but the launch has "
+                    "none; pass one, or numbers.",
+                    kernel=self.name,
+                    parameter=name,
+                )
+
+    def _rule(self, parsed: Any) -> Rule:
+        """The launch's sharding rule, for the shapes of its arrays."""
+        arrays = {coordinate: base_array(value) for coordinate, value in self._arrays()}
+        operands = [(coordinate_text(c), array.shape) for c, array in arrays.items()]
+        outputs = [(coordinate_text(c), self.placed.out_shape[c].shape) for c in self._outputs()]
+        aliases = [c for c in self.placed.aliases if c in arrays]
+        in_outs = [(coordinate_text(c), arrays[c].shape) for c in aliases]
+        rule = bind_rule(parsed, operands, [*outputs, *in_outs], kernel=self.name)
+        for coordinate, result in zip(aliases, rule.results[len(outputs) :], strict=True):
+            if rule.operands[list(arrays).index(coordinate)] != result:
+                raise LaunchValueError(
+                    f"its sharding_rule {rule} gives in-out {coordinate_text(coordinate)!r} other axes as a "
+                    "result; the two are one buffer, so name the same.",
+                    kernel=self.name,
+                    parameter=coordinate[0],
+                )
+        if rule.reductions and in_outs:
+            raise LaunchValueError(
+                f"its sharding_rule sums over {listing(sorted(rule.reductions))}, but {in_outs[0][0]!r} is "
+                "an in-out, whose contents would be summed too; declare an output, and add it to the array.",
+                kernel=self.name,
+            )
+        return rule
+
+    def _outputs(self) -> list[NormalCoordinate]:
+        """The coordinates of outputs in the order of the signature."""
+        names = [parameter.name for parameter in self.parameters]
+        return sorted(self.placed.out_shape, key=lambda key: (names.index(key[0]), *key[1:]))
+
+    def _arrays(self) -> list[tuple[NormalCoordinate, Any]]:
+        """The arguments that are operands, with their coordinates, in the equation's order."""
+        found: list[tuple[NormalCoordinate, Any]] = []
+        self._map_arrays(lambda coordinate, value: found.append((coordinate, value)))
+        return [(c, value) for c, value in found if c not in self.placed.out_shape]
+
+    def _map_arrays(self, function: Callable[[NormalCoordinate, Any], Any]) -> dict[str, Any]:
+        """The arguments with `function` of coordinate and value in place of every array."""
+
+        def mapped(value: Any, coordinate: NormalCoordinate) -> Any:
+            if is_array(base_array(value)):
+                return function(coordinate, value)
+            if isinstance(value, (tuple, list)):
+                children = [mapped(child, (*coordinate, i)) for i, child in enumerate(value)]
+                return type(value)(*children) if is_namedtuple(value) else type(value)(children)
+            return value
+
+        return {
+            parameter.name: mapped(self.arguments[parameter.name], (parameter.name,))
+            for parameter in self.parameters
+            if parameter.name in self.arguments
+        }
+
+    def template(self) -> Request:
+        """This launch without its arrays, to be worked out for the arrays of a shard."""
+
+        def emptied(coordinate: NormalCoordinate, value: Any) -> Any:
+            array = base_array(value)
+            shape = as_shape(array)
+            if isinstance(value, TensorDescriptor):
+                whole = TensorDescriptor.from_array(array, value.block_shape)
+                if (tuple(value.shape), tuple(value.strides)) != (whole.shape, whole.strides):
+                    raise UnsupportedError(
+                        f"has a sharding_rule, but argument {coordinate_text(coordinate)!r} is a tensor "
+                        "descriptor that isn't of its whole array; make it by TensorDescriptor.from_array.",
+                        kernel=self.name,
+                        parameter=coordinate[0],
+                    )
+                return replace(value, base=shape)
+            number = array.ndim == 0 and getattr(array, "weak_type", False)
+            return ByValue(shape) if number or isinstance(value, ByValue) else shape
+
+        empty = copy.copy(self)
+        empty.args, empty.passed, empty.refs = (), {}, {}
+        empty.settings = {k: v for k, v in self.settings.items() if k not in ("out_shape", "out_type")}
+        empty.arguments = self._map_arrays(emptied)
+        shapes = {coordinate: as_shape(shape) for coordinate, shape in self.placed.out_shape.items()}
+        empty.placed = Placed(shapes, self.placed.aliases, tuple)
+        return empty
+
+    def for_shard(
+        self, sizes: Mapping[str, int], shapes: Sequence[jax.ShapeDtypeStruct], operands: Sequence[Any]
+    ) -> Request:
+        """The launch of one shard, from a `template`.
+
+        Args:
+          sizes: of the named axes on one device.
+          shapes: of the results there.
+          operands: the arrays there, in the equation's order.
+        """
+        local, left = copy.copy(self), iter(operands)
+        outputs = dict(zip(self._outputs(), shapes, strict=False))
+
+        def filled(coordinate: NormalCoordinate, value: Any) -> Any:
+            array = outputs[coordinate] if coordinate in outputs else next(left)
+            if isinstance(value, TensorDescriptor):
+                strides = strides_from_shape(array.shape)
+                return replace(value, base=array, shape=tuple(array.shape), strides=strides)
+            return ByValue(array) if isinstance(value, ByValue) else array
+
+        local.sizes = dict(sizes)
+        local.arguments = self._map_arrays(filled)
+        local.placed = Placed(
+            {coordinate: outputs[coordinate] for coordinate in self.placed.out_shape},
+            self.placed.aliases,
+            tuple,
+        )
+        return local
+
+    def shard_key(self) -> Hashable:
+        """Equal for templates that give equal launches for a shard, beside the whole launch's parameters."""
+        names, cells = _closure(self.grid)
+        code = getattr(self.grid, "__code__", None)
+        grid = self.grid if code is None else (code, self.grid.__defaults__, names)  # type: ignore[union-attr]
+        key = plan_key((grid, *cells), self.arguments)
+        if key is None:
+            return object()
+        return (
+            self.fn,
+            key,
+            self.settings.get("zeroed_outputs"),
+            compat.uses_shardy(),
+        )
+
+    def shard_text(self) -> str:
+        """What `shard_key` is made of, as text that is the same in every process."""
+        functions = [self.grid, self.settings.get("zeroed_outputs")]
+        return f"{self.arguments} {[_function_text(one) for one in functions]}"
+
     def plan(self, params: Mapping[str, Any]) -> Plan:
         """The plan of this launch and all like it."""
         index = {name: number for number, name in enumerate(self.positional)}
@@ -275,6 +493,28 @@ class Request:
             donate=self.donate,
             rebuild=self.placed.rebuild,
         )
+
+
+def _closure(function: Any) -> tuple[list[str], list[Any]]:
+    """The names and values that a function takes from outside, its globals aside."""
+    if getattr(function, "__closure__", None) is None:
+        return [], []
+    found = [
+        (name, cell.cell_contents)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True)
+        if cell != types.CellType()
+    ]
+    return [name for name, _ in found], [value for _, value in found]
+
+
+def _function_text(function: Any) -> str:
+    """What a function computes, and of what, as text; of anything else its own text."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return repr(function)
+    consts = [one.co_code if isinstance(one, types.CodeType) else one for one in code.co_consts]
+    outside = [_function_text(value) for value in _closure(function)[1]]
+    return f"{code.co_code.hex()} {consts} {code.co_names} {function.__defaults__} {outside}"
 
 
 class _Metaparameters(dict[str, Any]):

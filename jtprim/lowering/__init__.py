@@ -6,8 +6,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jax.extend.core import jaxpr_as_fun
+from jax.extend.mlir import ir
 from jax.interpreters import mlir
 
+from jtprim import compat
 from jtprim.checks import current_checks
 from jtprim.lowering import gpu, translation
 from jtprim.primitive import triton_kernel_p
@@ -27,8 +30,34 @@ def _choose(rule: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
     return lower
 
 
+def _divided(rule: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
+    """`rule`, except where the equation has a sharding rule and XLA is to divide it among devices.
+
+    An exported program can't: what it is divided into is asked of this process.
+    """
+
+    def lower(ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any) -> Sequence[Any]:
+        module = ctx.module_context
+        if params["partition"] is None or not compat.is_partitioned(module) or compat.for_export(module):
+            return rule(ctx, *operands, **params)
+        call = jaxpr_as_fun(params["partition"].jaxpr)
+        results = mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
+        # JAX's call names what to ask by an address alone, which another program may have in another
+        # process, or later in this one: the text has to tell them apart for JAX's compilation cache.
+        attributes: dict[str, ir.Attribute] = {
+            "launch": ir.StringAttr.get(params["partition"].digest(params))
+        }
+        if results[0].owner.name == "stablehlo.custom_call":
+            results[0].owner.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(attributes)
+        return results
+
+    return lower
+
+
 for _platform in ("cuda", "rocm"):
     mlir.register_lowering(
-        triton_kernel_p, _choose(functools.partial(gpu.lower, platform=_platform)), platform=_platform
+        triton_kernel_p,
+        _divided(_choose(functools.partial(gpu.lower, platform=_platform))),
+        platform=_platform,
     )
-mlir.register_lowering(triton_kernel_p, _translate)
+mlir.register_lowering(triton_kernel_p, _divided(_translate))

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import struct
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,11 +36,14 @@ from jtprim.specialize.adapters import Adapter, adapt
 from jtprim.specialize.binder import leaves_by_path, specialize_arguments
 from jtprim.specialize.compile import Binary, compile_arguments
 from jtprim.specialize.descriptors import decomposed, shape_and_strides
-from jtprim.specialize.kernel import KernelSource
+from jtprim.specialize.kernel import KernelSource, PerFunction
 from jtprim.specialize.stand_ins import ALIGNMENT_BYTES
 from jtprim.specialize.target import PORTABLE, resolve_target
 
 _log = logging.getLogger(__name__)
+
+# The kernels of which has been said that their inputs are gathered.
+_gathering: PerFunction[bool] = PerFunction()
 
 CUSTOM_CALL_TARGET_NAME = "triton_kernel_call_ffi"
 
@@ -71,6 +75,8 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
     """Lowers one equation of `triton_kernel_p` for ``"cuda"`` or ``"rocm"``."""
     source: KernelSource = params["kernel"]
     out_shape: OutShape = params["out_shape"]
+    if compat.is_partitioned(ctx.module_context):
+        _warn_gathering(source, has_rule=params["partition"] is not None)
     devices = compat.lowering_devices(ctx.module_context, platform)
     target = resolve_target(platform, devices, params["target"], kernel=source.name)
     candidates = [c for c in params["configurations"] if 0 not in c.grid]
@@ -115,6 +121,24 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
     )
     values = _buffers(rule(ctx.replace(avals_out=results), *_buffers(operands), opaque=opaque))
     return [*values[:place], *values[place + 1 :]] if scratch_bytes else values
+
+
+def _warn_gathering(source: KernelSource, *, has_rule: bool) -> None:
+    """Says, once for each kernel, that XLA's partitioner has to gather what the custom call is given."""
+    if _gathering.get(source.function):
+        return
+    _gathering.setdefault(source.function, True)
+    reason, remedy = "has no sharding_rule", "pass one"
+    if has_rule:
+        reason, remedy = (
+            "is exported, where its sharding_rule can't be asked",
+            "shard explicitly (jax.set_mesh)",
+        )
+    warnings.warn(
+        f"{source.name}: lowered for several devices and {reason}, so that each device launches all of it "
+        f"and inputs that are sharded are gathered; {remedy}, or launch inside jax.shard_map.",
+        stacklevel=2,
+    )
 
 
 def _check_runtime(source: KernelSource, platform: str, calls: Sequence[payload.KernelCall]) -> None:

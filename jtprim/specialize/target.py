@@ -8,13 +8,13 @@ environment variable ``JTPRIM_TARGET``. Naming one needs no GPU, no driver and n
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
+import jax
 from triton.backends.compiler import GPUTarget
 
 from jtprim.errors import LaunchValueError
@@ -85,10 +85,9 @@ _SHARED_KIB: dict[int | str, int] = {
     "gfx950": 160,
 }
 
-# Overrides every other source while a module is lowered for inspection.
-_forced: contextvars.ContextVar[tuple[GPUTarget, ...] | None] = contextvars.ContextVar(
-    "jtprim_forced_targets", default=None
-)
+# Overrides every other source while a module is lowered for inspection or export. JAX keeps what it lowers
+# with one value apart from what it lowers with another.
+_forced = jax.make_user_context(())
 
 TargetLike: TypeAlias = str | GPUTarget
 
@@ -163,11 +162,8 @@ def target_of_device_kind(kind: str) -> GPUTarget | None:
 @contextlib.contextmanager
 def forced_targets(targets: Sequence[GPUTarget]) -> Iterator[None]:
     """Within the context, lowerings on this thread are for `targets`, whatever devices there are."""
-    token = _forced.set(tuple(targets))
-    try:
+    with _forced(tuple(targets)):
         yield
-    finally:
-        _forced.reset(token)
 
 
 def resolve_target(
@@ -189,7 +185,7 @@ def resolve_target(
     def of_backend(targets: Sequence[GPUTarget]) -> GPUTarget | None:
         return next((target for target in targets if target.backend == backend), None)
 
-    forced, chosen = of_backend(_forced.get() or ()), of_backend(named)
+    forced, chosen = of_backend(_forced.value), of_backend(named)
     if forced is not None:
         return forced
     if devices:

@@ -15,15 +15,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.interpreters import batching
+from jax.sharding import NamedSharding, PartitionSpec
 from triton import CompilationError
 
+from jtprim import compat
 from jtprim.arguments import Batching, Branch, Operand, Output, Tree, leaves
-from jtprim.primitive import GRID_LIMITS, OutShape, triton_kernel_p
+from jtprim.primitive import GRID_LIMITS, OutShape, bind_equation, triton_kernel_p
 from jtprim.specialize.access import read_axes
 from jtprim.specialize.adapters import adapt
 from jtprim.specialize.binder import specialize_arguments
 from jtprim.specialize.kernel import KernelSource
 from jtprim.specialize.target import PORTABLE
+from jtprim.transforms.partitioning import partitioned_batch
 
 
 def _batch(arrays: Sequence[Any], axes: Sequence[int | None], **params: Any) -> tuple[list[Any], list[int]]:
@@ -34,13 +37,47 @@ def _batch(arrays: Sequence[Any], axes: Sequence[int | None], **params: Any) -> 
         if not batched[operand]:
             operands[operand] = jnp.broadcast_to(operands[operand], (size, *operands[operand].shape))
             batched[operand] = True
+    mesh, axes = compat.explicit_mesh(operands), _mesh_axes(operands, batched)
+    if axes:
+        results = _divided(params, mesh, axes, operands, batched)
+        return results, [0] * len(results)
     shapes = [x.shape[1:] if is_batched else x.shape for x, is_batched in zip(operands, batched, strict=True)]
     found = _free_axis(params, size, batched, shapes, operands)
     if found is None:
         results = _one_by_one(operands, batched, params)
     else:
-        results = triton_kernel_p.bind(*operands, **_spread(params, found, size, batched, shapes))
+        spread = _spread(params, found, size, batched, shapes)
+        results = triton_kernel_p.bind(*operands, **partitioned_batch(spread, batched, size, operands))
     return results, [0] * len(results)
+
+
+def _mesh_axes(operands: Sequence[Any], batched: Sequence[bool]) -> Any:
+    """The mesh axes that divide the batch, where an operand's type tells so."""
+    specs = [jax.typeof(x).sharding.spec for x, moves in zip(operands, batched, strict=True) if moves]
+    return next((spec[0] for spec in specs if spec and spec[0] is not None), None)
+
+
+def _divided(
+    params: Mapping[str, Any], mesh: Any, axes: Any, operands: Sequence[Any], batched: Sequence[bool]
+) -> list[Any]:
+    """The results of a batch that the operands' types divide along mesh axes: each device has some of it."""
+
+    def members(*operands: Any) -> list[Any]:
+        moving = [0 if moves else None for moves in batched]
+        return jax.vmap(lambda *one: bind_equation(params, one), moving)(*operands)
+
+    specs = [
+        PartitionSpec(axes if moves else None, *[None] * (x.ndim - 1)) if x.ndim else PartitionSpec()
+        for x, moves in zip(operands, batched, strict=True)
+    ]
+    placed = [
+        jax.sharding.reshard(x, NamedSharding(mesh, spec)) for x, spec in zip(operands, specs, strict=True)
+    ]
+    names = set(axes) if isinstance(axes, tuple) else {axes}
+    run = jax.shard_map(
+        members, mesh=mesh, in_specs=tuple(specs), out_specs=PartitionSpec(axes), axis_names=names
+    )
+    return run(*placed)
 
 
 def _one_by_one(operands: Sequence[Any], batched: Sequence[bool], params: Mapping[str, Any]) -> list[Any]:
