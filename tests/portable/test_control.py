@@ -151,3 +151,72 @@ def test_functions_mapped_over_elements_branch_for_each_element():
     x, y = np.random.default_rng(0).integers(-2, 3, (2, 16)).astype(np.float32)
     out = launch(mapped, (2,), x, y, jnp.zeros(16, jnp.float32), written=[2], BLOCK=8)
     np.testing.assert_array_equal(out, np.where(x > y, x, np.where(x == 0, 7, y + 1)))
+
+
+@triton.jit
+def steps_to_one(n):
+    steps = 0
+    while n > 1:
+        n = n // 2 if n % 2 == 0 else 3 * n + 1
+        steps += 1
+    return steps
+
+
+@triton.jit
+def sum_and_difference(a, b, c, d):
+    return a + c, b + d, a - c, b - d
+
+
+@triton.jit
+def mapped_in_pairs(x, y, sums, differences, steps, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    a, b = tl.load(x + i), tl.load(y + i)
+    total, difference = tl.map_elementwise(sum_and_difference, a, b, pack=2)
+    tl.store(sums + i, total)
+    tl.store(differences + i, difference)
+    tl.store(steps + i, tl.map_elementwise(steps_to_one, a))
+
+
+def test_mapped_functions_may_take_several_elements_and_have_loops():
+    x = np.arange(1, 33, dtype=np.int32)
+    outs = [jnp.zeros(32, jnp.int32) for _ in range(3)]
+    sums, differences, steps = launch(
+        mapped_in_pairs, (2,), x, x[::-1].copy(), *outs, written=[2, 3, 4], BLOCK=16
+    )
+    np.testing.assert_array_equal(sums, x + x[::-1])
+    np.testing.assert_array_equal(differences, x - x[::-1])
+    expected = []
+    for n in x.tolist():
+        count = 0
+        while n > 1:
+            n, count = (n // 2 if n % 2 == 0 else 3 * n + 1), count + 1
+        expected.append(count)
+    np.testing.assert_array_equal(steps, expected)
+
+
+@triton.jit
+def nearer_to_zero(a, b):
+    if tl.abs(a) < tl.abs(b):  # noqa: SIM108
+        chosen = a
+    else:
+        chosen = b
+    return chosen
+
+
+@triton.jit
+def combined_with_branches(x, out, running, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + i)
+    tl.store(out + tl.program_id(0), tl.reduce(value, 0, nearer_to_zero))
+    tl.store(running + i, tl.associative_scan(value, 0, nearer_to_zero))
+
+
+def test_functions_that_combine_may_branch():
+    x = np.random.default_rng(0).normal(size=64).astype(np.float32)
+    out, running = launch(
+        combined_with_branches, (2,), x, jnp.zeros(2), jnp.zeros(64), written=[1, 2], BLOCK=32
+    )
+    halves = x.reshape(2, 32)
+    np.testing.assert_array_equal(out, halves[np.arange(2), np.abs(halves).argmin(1)])
+    sizes = np.minimum.accumulate(np.abs(halves), axis=1)
+    np.testing.assert_array_equal(np.abs(np.asarray(running).reshape(2, 32)), sizes)

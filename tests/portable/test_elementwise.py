@@ -248,3 +248,27 @@ def philox(seed, offset):
 def test_random_numbers_are_philox():
     out = np.asarray(launch(random, (2,), jnp.zeros(64, jnp.uint32), 1234, written=[0], BLOCK=32))
     np.testing.assert_array_equal(out, [philox(1234, i) for i in range(64)])
+
+
+@triton.jit
+def to_integers(x, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i).to(out.dtype.element_ty))
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.uint16, np.int32, np.uint32])
+def test_floats_beyond_an_integer_type_become_its_bounds_and_nan_zero(dtype):
+    x = np.array([1e20, -1e20, np.inf, -np.inf, np.nan, 2.9, -2.9, 0.0], np.float32)
+    info = np.iinfo(dtype)
+    out = launch(to_integers, (1,), x, jnp.zeros(8, dtype), written=[1], BLOCK=8)
+    small = -2 if info.min < 0 else 0
+    np.testing.assert_array_equal(out, [info.max, info.min, info.max, info.min, 0, 2, small, 0])
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
+def test_floats_of_eight_bits_saturate(dtype):
+    largest = float(ml_dtypes.finfo(dtype).max)
+    x = np.array([1e6, -1e6, np.inf, -np.inf, largest, 1.0, -0.3, 0.0], np.float32)
+    out = launch(to_integers, (1,), x, jnp.zeros(8, dtype), written=[1], BLOCK=8)
+    expected = np.clip(x, -largest, largest).astype(dtype)
+    np.testing.assert_array_equal(np.asarray(out).astype(np.float32), expected.astype(np.float32))

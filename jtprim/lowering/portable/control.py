@@ -273,22 +273,50 @@ def _edges(
 
 @rule("tt.map_elementwise")
 def _map_elementwise(m: Machine, op: Operation, *operands: Value) -> Results:
-    """A function of scalars, with branches, for each element: its conditions become masks of elements."""
-    if op.attributes.get("pack", 1) != 1:
-        raise m.unsupported(op, "maps a function over several elements at a time")
-    if any(inner.name in ("scf.for", "scf.while") for inner in op.walk()):
-        raise m.unsupported(op, "maps a function with a loop")
+    """A function of scalars for each element, or for each `pack` consecutive ones: it takes those of the
+    first operand, then those of the second, and so on."""
+    pack = op.attributes.get("pack", 1)
     batched = any(value.batched for value in operands)
-    whole = [Value((m.batch(value) if batched else value).array) for value in operands]
-    outer, m.active = m.active, None  # nothing inside touches memory
-    results = function(m, op, whole)
-    m.active = outer
-    spread_results = [m.map(lambda array, _: array, result, whole[0]) for result in _values(results)]
-    return [Value(result.array, batched) for result in spread_results]
+    whole = [(m.batch(value) if batched else value).array for value in operands]
+    shape = np.shape(whole[0])
+    groups = [lax.reshape(array, (np.size(array) // pack, pack)) for array in whole]
+    given = [lax.index_in_dim(group, k, 1, keepdims=False) for group in groups for k in range(pack)]
+    results = over_lanes(m, op, given)
+    packs = [results[i : i + pack] for i in range(0, len(results), pack)]
+    stacked = [lax.concatenate([lax.expand_dims(one, (1,)) for one in several], 1) for several in packs]
+    return [Value(lax.reshape(array, shape), batched) for array in stacked]
 
 
-def _values(operands: Sequence[Operand]) -> list[Value]:
-    return [operand for operand in operands if isinstance(operand, Value)]
+def over_lanes(m: Machine, op: Operation, arrays: Sequence[Array]) -> list[Array]:
+    """The region of `op`, of scalars, with branches and loops, for every element of arrays of one
+    dimension: each element is a program of its own. Nothing inside touches memory."""
+    lanes = np.size(arrays[0])
+    outer = (m.programs, m.program_ids, m.active, m.varying)
+    inside = {v for inner in op.walk() for v in inner.results} | {
+        v for inner in op.walk() for region in inner.regions for b in region.blocks for v in b.arguments
+    }
+    captured = m.bindings({v for inner in op.walk() for v in inner.operands if v not in inside})
+
+    def repeated(operand: Operand) -> Operand:
+        if not isinstance(operand, Value) or not operand.batched or operand.shape:
+            return operand
+        each = lanes // np.size(operand.array)
+        array = lax.broadcast_in_dim(operand.array, (np.size(operand.array), each), (0,))
+        return Value(lax.reshape(array, (lanes,)), batched=True)
+
+    m.program_ids = tuple(_value(repeated(value)) for value in m.program_ids)
+    m.programs, m.active, m.varying = lanes, None, outer[3] | inside
+    with m.scope():
+        m.define(list(captured), [repeated(operand) for operand in captured.values()])
+        results = function(m, op, [Value(array, batched=True) for array in arrays])
+        given = [m.batch(_value(result)) for result in results]
+    m.programs, m.program_ids, m.active, m.varying = outer
+    return [result.array for result in given]
+
+
+def _value(operand: Operand) -> Value:
+    assert isinstance(operand, Value)
+    return operand
 
 
 @rule("ub.poison")

@@ -7,7 +7,7 @@ active, and the table of variables. Rules, one for each operation, are registere
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import jax
 from jax import lax
@@ -125,6 +125,10 @@ class Machine:
             yield
         finally:
             self._environment = outer
+
+    def bindings(self, variables: Iterable[Variable]) -> dict[Variable, Operand]:
+        """What those of the variables stand for that were met already."""
+        return {v: self._environment[v] for v in variables if v in self._environment}
 
     @contextlib.contextmanager
     def only_where(self, condition: Value | None) -> Iterator[None]:

@@ -10,6 +10,7 @@ from jax import lax
 
 from jtprim.lowering.portable.machine import Machine, Results, rule
 from jtprim.lowering.portable.values import (
+    UNSIGNED,
     Array,
     Operand,
     Pointer,
@@ -136,7 +137,7 @@ def _compare_integers(m: Machine, op: Operation, one: Value, other: Value) -> Re
 # --- Floats --------------------------------------------------------------------------------------
 
 
-def _number_over_nan(function: Elementwise) -> Elementwise:
+def number_over_nan(function: Elementwise) -> Elementwise:
     """`function` of two floats, where a NaN gives way to a number."""
 
     def wrapped(one: Array, other: Array) -> Array:
@@ -156,8 +157,8 @@ elementwise(
         "arith.negf": lax.neg,
         "arith.maximumf": lax.max,
         "arith.minimumf": lax.min,
-        "arith.maxnumf": _number_over_nan(lax.max),
-        "arith.minnumf": _number_over_nan(lax.min),
+        "arith.maxnumf": number_over_nan(lax.max),
+        "arith.minnumf": number_over_nan(lax.min),
     }
 )
 
@@ -205,19 +206,35 @@ def _select(m: Machine, op: Operation, condition: Value, one: Operand, other: Op
     return m.select(op, condition, one, other)
 
 
-@rule("arith.extf", "arith.truncf", "arith.fptosi")
+@rule("arith.extf", "arith.truncf")
 def _convert(m: Machine, op: Operation, value: Value) -> Results:
     return m.map(lambda array: convert(array, op.results[0].type.dtype), value)
 
 
-@rule("arith.extsi", "arith.sitofp", "arith.index_cast")
+@rule("arith.extsi", "arith.index_cast")
 def _convert_signed(m: Machine, op: Operation, value: Value) -> Results:
     return m.map(lambda array: convert(signed(array), op.results[0].type.dtype), value)
 
 
-@rule("arith.extui", "arith.uitofp", "arith.index_castui")
+@rule("arith.extui", "arith.index_castui")
 def _convert_unsigned(m: Machine, op: Operation, value: Value) -> Results:
     return m.map(lambda array: convert(unsigned(array), op.results[0].type.dtype), value)
+
+
+@rule("arith.sitofp")
+def _signed_to_float(m: Machine, op: Operation, value: Value) -> Results:
+    return m.map(lambda array: _integer_to_float(signed(array), op.results[0].type.dtype), value)
+
+
+@rule("arith.uitofp")
+def _unsigned_to_float(m: Machine, op: Operation, value: Value) -> Results:
+    return m.map(lambda array: _integer_to_float(unsigned(array), op.results[0].type.dtype), value)
+
+
+def _integer_to_float(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Types of 16 bits are reached through fp32: so Triton does it for bf16, and for fp16 the result is
+    the same, since what fp32 rounds is beyond fp16's range."""
+    return convert(convert(array, np.dtype(np.float32)) if dtype.itemsize < 4 else array, dtype)
 
 
 @rule("arith.trunci")
@@ -226,13 +243,44 @@ def _truncate(m: Machine, op: Operation, value: Value) -> Results:
     return m.map(lambda array: _low_bit(array) if dtype == np.bool_ else convert(array, dtype), value)
 
 
+@rule("arith.fptosi")
+def _to_signed(m: Machine, op: Operation, value: Value) -> Results:
+    return m.map(lambda array: _to_integer(array, op.results[0].type.dtype), value)
+
+
 @rule("arith.fptoui")
 def _to_unsigned(m: Machine, op: Operation, value: Value) -> Results:
     dtype = op.results[0].type.dtype
     if dtype == np.bool_:
         return m.map(lambda array: _low_bit(convert(array, np.dtype(np.int32))), value)
-    wide = np.dtype(f"uint{dtype.itemsize * 8}")
-    return m.map(lambda array: signed(convert(array, wide)), value)
+    return m.map(lambda array: signed(_to_integer(array, UNSIGNED[dtype])), value)
+
+
+def _to_integer(array: Array, dtype: np.dtype[Any]) -> Array:
+    """PTX's ``cvt.rzi``. There is none to 8 bits: LLVM converts to 16 and keeps the low ones."""
+    if dtype.itemsize > 1:
+        return saturate(array, dtype)
+    return convert(saturate(array, np.dtype(f"{dtype.kind}2")), dtype)
+
+
+def saturate(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Truncates toward zero, into the range of `dtype`. A NaN becomes 0, or the upper bit alone if the
+    source or the target has 64 bits (PTX ISA, "cvt: Floating Point Notes")."""
+    wide = array.dtype == np.float64 or dtype.itemsize == 8
+    array = convert(array, np.dtype(np.float64 if array.dtype == np.float64 else np.float32))
+    limits = np.iinfo(dtype)
+    lowest, beyond = float(limits.min), float(limits.max) if dtype.itemsize < 4 else float(limits.max + 1)
+    inside = lax.bitwise_and(
+        lax.ge(array, lax.full_like(array, lowest)), lax.lt(array, lax.full_like(array, beyond))
+    )
+    converted = convert(lax.select(inside, array, lax.full_like(array, 0)), dtype)
+    high = lax.full_like(converted, limits.max)
+    low = lax.full_like(converted, limits.min)
+    missing = lax.full_like(
+        converted, np.array(1 << (8 * dtype.itemsize - 1), f"u{dtype.itemsize}").view(dtype) if wide else 0
+    )
+    bound = lax.select(lax.gt(array, lax.full_like(array, 0)), high, low)
+    return lax.select(lax.ne(array, array), missing, lax.select(inside, converted, bound))
 
 
 @rule("arith.bitcast", "tt.bitcast")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jax import lax
 
+from jtprim.lowering.portable.control import over_lanes
 from jtprim.lowering.portable.machine import Machine, Results, rule
 from jtprim.lowering.portable.values import Array, Operand, Value, convert
 from jtprim.specialize.reader import Operation
@@ -59,8 +60,11 @@ def _whole(m: Machine, operands: Sequence[Value]) -> tuple[list[Array], bool]:
 
 def _combine(m: Machine, op: Operation, one: Sequence[Array], other: Sequence[Array]) -> list[Array]:
     """The combine region, applied to arrays elementwise; a program axis is one more axis to it."""
-    results = m.region(op.regions[0], [Value(array) for array in (*one, *other)])
     shape = np.shape(one[0])
+    if any(inner.regions for inner in op.regions[0].blocks[0].operations):  # branches, loops
+        flat = [lax.reshape(array, (np.size(array),)) for array in (*one, *other)]
+        return [lax.reshape(array, shape) for array in over_lanes(m, op, flat)]
+    results = m.region(op.regions[0], [Value(array) for array in (*one, *other)])
     return [_value(result, shape) for result in results]
 
 

@@ -156,7 +156,17 @@ def _convert_float(m: Machine, op: Operation, value: Value) -> Results:
     dtype = op.results[0].type.dtype
     if op.attributes.get("rounding") == _TOWARD_ZERO:
         return m.map(lambda array: _round_toward_zero(array, dtype), value)
+    if dtype.itemsize == 1 and value.dtype.itemsize > 1:
+        return m.map(lambda array: to_small_float(array, dtype), value)
     return m.map(lambda array: convert(array, dtype), value)
+
+
+def to_small_float(array: Array, dtype: np.dtype[Any]) -> Array:
+    """PTX's ``cvt.rn.satfinite``, which is what Triton uses for floats of 8 bits: to nearest, and to the
+    largest finite number for what is beyond it, infinity too. A NaN stays one."""
+    largest = lax.full_like(array, float(ml_dtypes.finfo(dtype).max))
+    clamped = lax.select(lax.ne(array, array), array, lax.max(lax.min(array, largest), lax.neg(largest)))
+    return convert(clamped, dtype)
 
 
 def _round_toward_zero(array: Array, dtype: np.dtype[Any]) -> Array:
