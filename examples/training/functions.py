@@ -17,7 +17,7 @@ HIGHEST = jax.lax.Precision.HIGHEST
 # --- Attention, with its own derivative --------------------------------------------------------
 
 # Blocks for the memory and registers of a Hopper GPU with float32 and heads of 64; they suit smaller ones.
-BLOCKS = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
+BLOCKS = {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 8, "num_stages": 1}
 
 attention_kernel = jt.kernel(kernels.attention_forward)
 _forward = jt.kernel(kernels.attention_forward)  # the same without a rule, for use inside it
