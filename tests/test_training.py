@@ -14,7 +14,7 @@ from examples.training import __main__ as program
 from examples.training import functions, model
 
 SHARED_BYTES = 227 << 10  # that a block may have on a Hopper GPU
-TINY = model.Size(width=32, layers=2, head_dim=16, length=24, batch=2)
+TINY = model.Size(width=32, layers=2, head_dim=16, length=24, batch=2, checkpoint=True)
 SMALL = {"BLOCK_M": 16, "BLOCK_N": 32}
 
 
@@ -33,8 +33,9 @@ def assert_same_gradients(ours, theirs, *args, weights, tolerance=1e-5):
 # --- Operations --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("length, blocks", [(1, SMALL), (37, SMALL), (64, SMALL), (70, {})])
+@pytest.mark.parametrize(
+    "length, blocks, causal", [(1, SMALL, True), (37, SMALL, False), (37, SMALL, True), (70, {}, True)]
+)
 def test_gradients_of_attention_are_those_of_jaxs(length, blocks, causal):
     q, k, v, weights = (normal(2, 3, length, 16, seed=seed) for seed in range(4))
     ours = functools.partial(functions.attention, causal=causal, **blocks)
@@ -42,10 +43,9 @@ def test_gradients_of_attention_are_those_of_jaxs(length, blocks, causal):
     assert_same_gradients(ours, theirs, q, k, v, weights=weights)
 
 
-@pytest.mark.parametrize("block_m, block_n", [(16, 16), (32, 16)])
-def test_gradients_of_causal_attention_do_not_depend_on_blocks(block_m, block_n):
+def test_gradients_of_causal_attention_do_not_depend_on_blocks():
     q, k, v, weights = (normal(1, 45, 16, seed=seed) for seed in range(4))
-    ours = functools.partial(functions.attention, BLOCK_M=block_m, BLOCK_N=block_n)
+    ours = functools.partial(functions.attention, BLOCK_M=32, BLOCK_N=16)
     assert_same_gradients(ours, functions.attention_jnp, q, k, v, weights=weights)
 
 
@@ -82,14 +82,14 @@ def test_attention_is_batched_with_its_gradients():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(5, 24), (2, 3, 33), (1, 1)])
+@pytest.mark.parametrize("shape", [(2, 3, 33), (1, 1)])
 def test_gradients_of_layer_norm_are_those_of_jaxs(shape):
     args = normal(*shape), normal(shape[-1], seed=1), normal(shape[-1], seed=2)
     weights = normal(*shape, seed=3)
     assert_same_gradients(functions.layer_norm, functions.layer_norm_jnp, *args, weights=weights)
 
 
-@pytest.mark.parametrize("shape", [(5, 32), (2, 3, 50), (1, 1)])
+@pytest.mark.parametrize("shape", [(2, 3, 50), (1, 1)])
 def test_gradients_of_cross_entropy_are_those_of_jaxs(shape):
     targets = jnp.asarray(np.random.default_rng(1).integers(0, shape[-1], shape[:-1]), jnp.int32)
     of = lambda f: lambda logits: f(logits, targets)
@@ -100,33 +100,25 @@ def test_gradients_of_cross_entropy_are_those_of_jaxs(shape):
 # --- The model ---------------------------------------------------------------------------------
 
 
-def test_losses_are_the_same_at_each_step_and_fall():
-    size = model.SIZES["cpu"]
-    ours, theirs = (np.array(list(model.train(kind, size, 8, rate=3e-3))) for kind in ("triton", "jnp"))
+def test_losses_are_the_same_at_each_step_and_fall(tmp_path):
+    assert program.main(["--steps", "8", "--both", "--out", str(tmp_path)]) == 0
+    [path] = tmp_path.glob("*.json")
+    report = json.loads(path.read_text())
+    ours, theirs = report["losses"]["triton"], report["losses"]["jnp"]
+    assert len(ours) == 8
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
-    assert ours[-1] < ours[0] - 1
+    assert report["largest_difference"] < 1e-4
+    assert ours[-1] < ours[0] - 0.3
+    assert report["machine"]["jax"] == jax.__version__
 
 
-@pytest.mark.parametrize("checkpoint", [False, True])
-def test_gradients_of_the_model_are_the_same_with_blocks_kept_or_computed_again(checkpoint):
-    size = model.Size(**{**vars(TINY), "checkpoint": checkpoint})
-    p, tokens = model.initial(size), model.batches(size, 1)[0]
+def test_gradients_are_the_same_where_blocks_are_computed_again():
+    p, tokens = model.initial(TINY), model.batches(TINY, 1)[0]
     found, expected = (
-        jax.jit(jax.grad(functools.partial(model.loss, ops=functions.OPS[kind], size=size)))(p, tokens)
+        jax.jit(jax.grad(functools.partial(model.loss, ops=functions.OPS[kind], size=TINY)))(p, tokens)
         for kind in ("triton", "jnp")
     )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, expected)
-
-
-def test_the_program_writes_losses_and_the_machine(tmp_path, monkeypatch):
-    monkeypatch.setitem(model.SIZES, "cpu", TINY)
-    monkeypatch.setitem(model.SIZES, "gpu", TINY)
-    assert program.main(["--steps", "2", "--both", "--out", str(tmp_path)]) == 0
-    [path] = tmp_path.glob("*.json")
-    report = json.loads(path.read_text())
-    assert {kind: len(losses) for kind, losses in report["losses"].items()} == {"triton": 2, "jnp": 2}
-    assert report["largest_difference"] < 1e-4
-    assert report["machine"]["jax"] == jax.__version__
 
 
 # --- For a GPU ---------------------------------------------------------------------------------

@@ -96,7 +96,8 @@ def plot(report: Mapping[str, Any], path: Path) -> Path:
     machine = report["machine"]
     commit = (machine["commit"] or "unknown commit")[:10]
     axis.set_title(
-        f"{machine['device']}: jtprim at {commit}, jax {machine['jax']}, triton {machine['triton']}", fontsize=9
+        f"{machine['device']}: jtprim at {commit}, jax {machine['jax']}, triton {machine['triton']}",
+        fontsize=9,
     )
     figure.savefig(path, dpi=150)
     pyplot.close(figure)

@@ -26,8 +26,8 @@ _backward_dkdv = jt.kernel(kernels.attention_backward_dkdv)
 _backward_dq = jt.kernel(kernels.attention_backward_dq)
 
 
-def _attention_fwd(grid: Any, q: jax.Array, k: jax.Array, v: jax.Array, **kwargs: Any) -> Any:
-    out, lse = _forward[grid](q, k, v, **kwargs)
+def _attention_fwd(grid: Any, q: jax.Array, k: jax.Array, v: jax.Array, *args: Any, **kwargs: Any) -> Any:
+    out, lse = _forward[grid](q, k, v, *args, **kwargs)
     return (out, lse), (q, k, v, out, lse)
 
 

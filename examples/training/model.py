@@ -63,11 +63,11 @@ def batches(size: Size, steps: int, seed: int = 0) -> np.ndarray:
 
 def initial(size: Size, seed: int = 0) -> Parameters:
     """Random parameters; those of the blocks are stacked along a first axis."""
-    keys = iter(jax.random.split(jax.random.key(seed), 8))
+    random = np.random.default_rng(seed)
     width, layers = size.width, size.layers
 
     def normal(*shape: int) -> jax.Array:
-        return jax.random.normal(next(keys), shape) * 0.02
+        return jnp.asarray(random.normal(0, 0.02, shape), jnp.float32)
 
     return {
         "tokens": normal(VOCABULARY, width),
