@@ -167,6 +167,14 @@ class _Flow:
                 self._until_stable(region)
                 for block in region.blocks:
                     self._hand(block.terminator.operands, operation.results)
+        elif operation.name == "ttg.warp_specialize":
+            default, holder = operation.regions
+            [partitions] = (inner for block in holder.blocks for inner in block.operations)
+            for region in partitions.regions:
+                self._hand((*operation.operands, *partitions.operands), region.blocks[0].arguments)
+            for region in (default, *partitions.regions):
+                self._until_stable(region)
+            self._hand(default.blocks[0].terminator.operands, operation.results)
         elif operation.name not in _READS:  # what is loaded is a number
             for result in operation.results:
                 self._add(result, self._from(operation, result))

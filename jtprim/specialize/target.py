@@ -27,9 +27,11 @@ BACKENDS = {"cuda": "cuda", "rocm": "hip"}
 # The portable lowering reads the IR that Triton makes for this target: before Hopper, tensor
 # descriptors are rewritten to plain pointers.
 PORTABLE = GPUTarget("cuda", 80, 32)
-# A Gluon kernel is written for one kind of GPU, and its layouts for the lanes of its warps; its frontend
-# minds the vendor and that number only. In the order in which they are tried.
+# A Gluon kernel is written for one kind of GPU, with layouts for the lanes of its warps, and Triton's checks
+# refuse some of its operations and layouts for others. In the order in which they are tried after `PORTABLE`.
 PORTABLE_GLUON = (
+    GPUTarget("cuda", 90, 32),
+    GPUTarget("cuda", 100, 32),
     GPUTarget("hip", "gfx950", 64),
     GPUTarget("hip", "gfx942", 64),
     GPUTarget("hip", "gfx1250", 32),

@@ -44,7 +44,11 @@ LAYOUTS = [
     gl.BlockedLayout([8], [32], [4], [0]),
     gl.SliceLayout(1, gl.BlockedLayout([1, 1], [8, 4], [4, 1], [1, 0])),
     gl.DistributedLinearLayout(
-        reg_bases=[[1]], lane_bases=[[2], [4], [8], [16], [32]], warp_bases=[[64], [128]], block_bases=[], shape=[256]
+        reg_bases=[[1]],
+        lane_bases=[[2], [4], [8], [16], [32]],
+        warp_bases=[[64], [128]],
+        block_bases=[],
+        shape=[256],
     ),
     gl.AutoLayout(),
 ]
@@ -153,7 +157,9 @@ def test_shared_memory_keeps_what_loops_and_branches_of_each_program_put_there()
         + np.zeros(128, np.float32)
         for program, count in enumerate(steps)
     ]
-    out = jt.kernel(running_sums)[4](x, steps_ptr=jnp.array(steps), BLOCK=128, out_shape={"out_ptr": like((4, 128))})
+    out = jt.kernel(running_sums)[4](
+        x, steps_ptr=jnp.array(steps), BLOCK=128, out_shape={"out_ptr": like((4, 128))}
+    )
     np.testing.assert_allclose(out, np.stack(expected), rtol=1e-5, atol=1e-5)
 
 
@@ -348,7 +354,9 @@ def multiply(a, b, stages):
 def assert_is_product(out, a, b, tolerance=3e-3):
     exact = np.asarray(a, np.float64) @ np.asarray(b, np.float64)
     assert out.shape == exact.shape
-    np.testing.assert_allclose(np.asarray(out, np.float64), exact, atol=tolerance * np.abs(exact).max(), rtol=0)
+    np.testing.assert_allclose(
+        np.asarray(out, np.float64), exact, atol=tolerance * np.abs(exact).max(), rtol=0
+    )
 
 
 @pytest.mark.parametrize("stages", [1, 2, 4])

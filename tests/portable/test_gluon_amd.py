@@ -46,14 +46,16 @@ def count(index_ptr, counts_ptr, largest_ptr, BLOCK: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [64], [4], [0])
     offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
     index = cdna3.buffer_load(index_ptr, offsets)
-    cdna3.buffer_atomic_add(counts_ptr, index, gl.full([BLOCK], 1, gl.int32, layout), mask=index != 3)
+    cdna3.buffer_atomic_add(counts_ptr, index, gl.full([BLOCK], 1, gl.uint32, layout), mask=index != 3)
     cdna3.buffer_atomic_max(largest_ptr, index % 4, offsets)
 
 
 def test_atomics_on_buffers():
     index = np.random.default_rng(5).integers(0, 16, 1024).astype(np.int32)
     counts, largest = jt.kernel(count)[4](
-        jnp.asarray(index), BLOCK=256, out_shape={"counts_ptr": like((16,), "int32"), "largest_ptr": like((4,), "int32")}
+        jnp.asarray(index),
+        BLOCK=256,
+        out_shape={"counts_ptr": like((16,), "uint32"), "largest_ptr": like((4,), "int32")},
     )
     expected = np.bincount(index, minlength=16)
     expected[3] = 0
@@ -141,4 +143,6 @@ def test_products_of_matrix_instructions(kind):
         WIDTH=4 if kind == "mfma" else 16,
         out_shape={"c_ptr": like((64, 64))},
     )
-    np.testing.assert_allclose(out, np.asarray(a, np.float32) @ np.asarray(b, np.float32), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        out, np.asarray(a, np.float32) @ np.asarray(b, np.float32), rtol=1e-4, atol=1e-4
+    )

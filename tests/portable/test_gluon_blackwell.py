@@ -101,7 +101,9 @@ def _issue(a_tile, b_tile, acc, ready, done, STEPS: gl.constexpr):
 
 
 @gluon.jit
-def _drain(out_ptr, acc, ready, done, STEPS: gl.constexpr, M: gl.constexpr, N: gl.constexpr, layout: gl.constexpr):
+def _drain(
+    out_ptr, acc, ready, done, STEPS: gl.constexpr, M: gl.constexpr, N: gl.constexpr, layout: gl.constexpr
+):
     """Stores the accumulator after every product."""
     stored: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0])
     rows = gl.arange(0, M, gl.SliceLayout(1, stored))

@@ -50,7 +50,13 @@ def tiles(shape):
 def with_pointers(kernel, a, b, *, programs=None, **parameters):
     (m, k), n = a.shape, b.shape[1]
     return jt.kernel(kernel)[programs or tiles((m, n))](
-        a, b, m, n, k, out_shape={"c_ptr": like((m, n))}, **{"GROUP": 8, "num_warps": 4, **BLOCKS, **parameters}
+        a,
+        b,
+        m,
+        n,
+        k,
+        out_shape={"c_ptr": like((m, n))},
+        **{"GROUP": 8, "num_warps": 4, **BLOCKS, **parameters},
     )
 
 
@@ -164,7 +170,9 @@ def ping_pong(out_ptr, total_ptr, result_ptr, STEPS: gl.constexpr):
     start = gl.full([128], 1, gl.int64, layout)
     total = gl.allocate_shared_memory(gl.int64, [128], gl.SwizzledSharedLayout(1, 1, 1, [0]), start)
     result = gl.warp_specialize(
-        [(_first, (bars, total, out_ptr, STEPS, layout)), (_second, (bars, total, out_ptr, STEPS, layout))], [4], [24]
+        [(_first, (bars, total, out_ptr, STEPS, layout)), (_second, (bars, total, out_ptr, STEPS, layout))],
+        [4],
+        [24],
     )
     gl.store(total_ptr + gl.arange(0, 128, layout), total.load(layout))
     gl.store(result_ptr, result[0] * result[1])
@@ -268,7 +276,9 @@ def copy_batch(x_desc, out_desc, BLOCK: gl.constexpr):
 def test_descriptors_of_three_dimensions():
     x = draw(5, 16, 64)
     layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=3)
-    described = [jt.TensorDescriptor.from_array(one, (1, 16, 64), layout=layout) for one in (x, like(x.shape))]
+    described = [
+        jt.TensorDescriptor.from_array(one, (1, 16, 64), layout=layout) for one in (x, like(x.shape))
+    ]
     out = jt.kernel(copy_batch)[5](*described, BLOCK=16)
     np.testing.assert_array_equal(out, x[::-1])
 
@@ -292,7 +302,12 @@ def test_tma_gathers_and_scatters_rows():
     random = np.random.default_rng(3)
     taken, put = random.integers(0, 60, 32).astype(np.int32), random.permutation(40)[:32].astype(np.int32)
     out = jt.kernel(permute_rows)[1](
-        descriptor_of_rows(x), jnp.asarray(taken), jnp.asarray(put), descriptor_of_rows(like((40, 64))), ROWS=32, COLUMNS=64
+        descriptor_of_rows(x),
+        jnp.asarray(taken),
+        jnp.asarray(put),
+        descriptor_of_rows(like((40, 64))),
+        ROWS=32,
+        COLUMNS=64,
     )
     expected = np.zeros((40, 64), np.float16)
     expected[put] = np.concatenate([np.asarray(x), np.zeros((10, 64), np.float16)])[taken]

@@ -159,14 +159,25 @@ class _Expander:
     # Emitting.
 
     def emit(
-        self, name: str, operands: Sequence[Variable], result: Type | Variable | None = None, **attributes: Any
+        self,
+        name: str,
+        operands: Sequence[Variable],
+        result: Type | Variable | None = None,
+        **attributes: Any,
     ) -> Variable:
         """Adds an operation; returns its result."""
         variable = result if isinstance(result, Variable) else Variable(result or Type("none"))
         results = () if result is None else (variable,)
         self.emitted.append(
             Operation(
-                name, tuple(operands), results, MappingProxyType(attributes), (), (), self.source, bool(results)
+                name,
+                tuple(operands),
+                results,
+                MappingProxyType(attributes),
+                (),
+                (),
+                self.source,
+                bool(results),
             )
         )
         return variable
@@ -190,7 +201,9 @@ class _Expander:
     def all_of(self, masks: Sequence[Variable | None]) -> Variable | None:
         """Conjunction of masks; one that is None is true."""
         given = [mask for mask in masks if mask is not None]
-        return functools.reduce(lambda a, b: self.emit("arith.andi", [a, b], a.type), given) if given else None
+        return (
+            functools.reduce(lambda a, b: self.emit("arith.andi", [a, b], a.type), given) if given else None
+        )
 
     def load(
         self,
@@ -328,7 +341,9 @@ def _tma_gather(e: _Expander, op: Operation, described: Variable, *rest: Variabl
 def _stored(e: _Expander, view: Variable, shape: tuple[int, ...]) -> Variable:
     """What shared memory holds, in the shape of a descriptor's block."""
     value = e.emit("ttg.local_load", [view], view.type)
-    return value if view.type.shape == shape else e.emit("tt.reshape", [value], Type(view.type.element, shape))
+    return (
+        value if view.type.shape == shape else e.emit("tt.reshape", [value], Type(view.type.element, shape))
+    )
 
 
 @_expansion("ttng.async_tma_copy_local_to_global")
@@ -387,7 +402,9 @@ def _copy_to_shared(e: _Expander, op: Operation, *operands: Variable) -> None:
 
 
 @_expansion("amdg.async_copy_local_to_global")
-def _copy_from_shared(e: _Expander, op: Operation, view: Variable, pointers: Variable, *mask: Variable) -> None:
+def _copy_from_shared(
+    e: _Expander, op: Operation, view: Variable, pointers: Variable, *mask: Variable
+) -> None:
     e.store(pointers, e.emit("ttg.local_load", [view], view.type), mask[0] if mask else None)
     _token(e, op)
 

@@ -94,7 +94,13 @@ class Machine:
         if found is None:
             raise self.unsupported(operation, "has no portable lowering; run the kernel on a GPU")
         results = found(self, operation, *(self._environment[operand] for operand in operation.operands))
-        results = () if results is None else (results,) if isinstance(results, Value | Pointer | Shared) else results
+        results = (
+            ()
+            if results is None
+            else (results,)
+            if isinstance(results, Value | Pointer | Shared)
+            else results
+        )
         self._environment.update(zip(operation.results, results, strict=True))
 
     def operand(self, variable: Variable) -> Operand:
@@ -210,10 +216,15 @@ _SHARED_WRITES = frozenset(
     {
         "ttg.local_store",
         "ttg.local_scatter",
-        "ttg.local_dealloc",
         "ttng.tmem_store",
         "ttng.tmem_copy",
         "ttng.tc_gen5_mma",
+        "ttng.tc_gen5_commit",
+        "ttng.init_barrier",
+        "ttng.arrive_barrier",
+        "ttng.barrier_expect",
+        "ttng.async_copy_mbarrier_arrive",
+        "jtprim.barrier_bytes",
         "tt.call",
     }
 )

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import importlib
 
-_FILES = (".arith", ".math", ".tt", ".reductions", ".no_effect", ".ttg", ".ttng", "..control", "..memory", "..partitions")
+_FILES = (
+    ".arith",
+    ".math",
+    ".tt",
+    ".reductions",
+    ".no_effect",
+    ".ttg",
+    ".ttng",
+    "..control",
+    "..memory",
+    "..partitions",
+)
 
 
 def register() -> None:

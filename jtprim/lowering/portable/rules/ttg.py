@@ -92,7 +92,9 @@ def _scatter(m: Machine, op: Operation, view: Shared, values: Value, indices: Va
             indices if d == axis + front else lax.broadcasted_iota(indices.dtype, np.shape(indices), d)
             for d in range(np.ndim(whole))
         ]
-        stacked = lax.concatenate([lax.expand_dims(place, (np.ndim(whole),)) for place in places], np.ndim(whole))
+        stacked = lax.concatenate(
+            [lax.expand_dims(place, (np.ndim(whole),)) for place in places], np.ndim(whole)
+        )
         dimensions = lax.ScatterDimensionNumbers(
             update_window_dims=(),
             inserted_window_dims=tuple(range(np.ndim(whole))),

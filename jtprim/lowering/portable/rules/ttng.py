@@ -24,7 +24,9 @@ def _value(m: Machine, operand: Operand) -> Value:
     return operand
 
 
-def _product(m: Machine, op: Operation, one: Operand, other: Operand, sum_: Value, kept: Value | None) -> Value:
+def _product(
+    m: Machine, op: Operation, one: Operand, other: Operand, sum_: Value, kept: Value | None
+) -> Value:
     """``one @ other``, plus `sum_` where the condition `kept` holds."""
     if kept is not None:
         sum_ = m.map(lax.select, kept, sum_, Value(full(sum_.shape, 0, sum_.dtype)))
@@ -68,8 +70,10 @@ def _allocate(m: Machine, op: Operation, value: Value | None = None) -> Results:
 
 @rule("ttng.tmem_load")
 def _load(m: Machine, op: Operation, view: Shared, *token: Value) -> Results:
-    if "redOp" in op.attributes:
-        raise m.unsupported(op, "reduces what it loads, which has no portable lowering; run the kernel on a GPU")
+    if any(result.type.shape for result in op.results[1:]):
+        raise m.unsupported(
+            op, "reduces what it loads, which has no portable lowering; run the kernel on a GPU"
+        )
     return _tokens(op, [shared.read(m, view)])
 
 
@@ -84,7 +88,8 @@ def _store(m: Machine, op: Operation, view: Shared, *rest: Value) -> Results:
 def _slice(m: Machine, op: Operation, view: Shared) -> Results:
     shape = op.results[0].type.shape
     axis = op.attributes.get("dim", len(shape) - 1)
-    start = tuple(op.attributes["N"] if d == axis else 0 for d in range(len(shape)))
+    offset = op.attributes["offset" if "offset" in op.attributes else "N"]  # since Triton 3.9; before
+    start = tuple(offset if d == axis else 0 for d in range(len(shape)))
     return shared.step(m, view, shared.Slice(start, shape))
 
 
