@@ -110,10 +110,7 @@ def multiply_tile(
     a = gl.convert_layout(gl.load(a_ptr + rows[:, None] * K + across[None, :]), left)
     b = gl.convert_layout(gl.load(b_ptr + down[:, None] * N + columns[None, :]), right)
     acc = gl.zeros([M, N], gl.float32, product)
-    if KIND == "mfma":
-        acc = cdna3.mfma(a, b, acc)
-    else:
-        acc = rdna3.wmma(a, b, acc)
+    acc = cdna3.mfma(a, b, acc) if KIND == "mfma" else rdna3.wmma(a, b, acc)
     gl.store(c_ptr + rows[:, None] * N + columns[None, :], gl.convert_layout(acc, copied))
 
 

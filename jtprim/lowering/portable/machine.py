@@ -51,6 +51,7 @@ class Machine:
       windows: the loads and stores that are views.
       shared: the contents of each program's buffers in shared memory, by the variable of their allocation;
         with a program axis where several programs run at once.
+      num_warps: of the partition that runs, or of the program, if known.
       active: which of the programs are active, or None for all; a boolean scalar of the kernel.
     """
 
@@ -73,6 +74,7 @@ class Machine:
         self.facts, self.strategy, self.varying = facts, strategy, varying
         self.memory, self.windows = dict(memory), windows
         self.shared: dict[Variable, Array] = {}
+        self.num_warps = module.num_warps
         self.programs, self.program_ids, self.active = programs, tuple(program_ids), active
         self._environment: dict[Variable, Operand] = {}
 

@@ -12,6 +12,7 @@ from jtprim.lowering.portable.machine import Machine, Results, rule
 from jtprim.lowering.portable.values import (
     Array,
     Operand,
+    Pointer,
     Value,
     convert,
     full,
@@ -239,5 +240,6 @@ def _bitcast(m: Machine, op: Operation, value: Operand) -> Results:
     kind = op.results[0].type
     if isinstance(value, Value):
         return m.map(lambda array: reinterpret(array, kind.dtype), value)
+    assert isinstance(value, Pointer)
     # Whether the widths agree is checked where memory is accessed: `i1` is stored as a byte.
-    return type(value)(value.parameter, kind.element, value.offset)
+    return Pointer(value.parameter, kind.element, value.offset)

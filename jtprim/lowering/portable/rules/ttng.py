@@ -113,6 +113,8 @@ def _multiply(m: Machine, op: Operation, *operands: Operand) -> Results:
     return _tokens(op, [])
 
 
+_LANES = 32  # in a warp
+
 # --- Barriers ------------------------------------------------------------------------------------
 # Where no warps are specialized, what they keep in order is in order anyway, and they have no state.
 
@@ -158,8 +160,10 @@ def _commit(m: Machine, op: Operation, barrier: Shared, *rest: Operand) -> Resul
 
 @rule("ttng.async_copy_mbarrier_arrive")
 def _arrive_after_copies(m: Machine, op: Operation, barrier: Shared) -> Results:
-    if m.facts.has_partitions:
-        raise m.unsupported(op, "in a kernel with partitions has no portable lowering; run it on a GPU")
+    """An arrival of each thread. Without `noIncrement` another one is asked for first: nothing changes."""
+    if m.facts.has_partitions and "noIncrement" in op.attributes:
+        assert m.num_warps is not None
+        partitions.arrive(m, barrier, arrivals=_LANES * m.num_warps)
     return None
 
 
