@@ -170,24 +170,18 @@ class _Flow:
                 for block in region.blocks:
                     self._hand(block.terminator.operands, operation.results)
         elif operation.name == "ttg.warp_specialize":
-            self._partitions(operation)
+            default, holder = operation.regions
+            [partitions] = (inner for block in holder.blocks for inner in block.operations)
+            for region in partitions.regions:
+                self._hand((*operation.operands, *partitions.operands), region.blocks[0].arguments)
+            for region in (default, *partitions.regions):
+                self._until_stable(region)
+            self._hand(default.blocks[0].terminator.operands, operation.results)
         elif operation.name not in _READS:  # what is loaded is a number
             for result in operation.results:
                 self._add(result, self._from(operation, result))
             for region in operation.regions:
                 self._until_stable(region)
-
-    def _partitions(self, operation: Operation) -> None:
-        """A region for the warps that the kernel has anyway, and one that holds those of all others.
-
-        Triton 3.6 hands the operation's operands to the others, 3.9 those of the operation inside.
-        """
-        first, others = operation.regions
-        self._until_stable(first)
-        [inside] = others.blocks[0].operations
-        for region in inside.regions:
-            self._hand(inside.operands or operation.operands, region.blocks[0].arguments)
-            self._until_stable(region)
 
     def _hand(self, values: Sequence[Variable], targets: Sequence[Variable]) -> None:
         for value, target in zip(values, targets, strict=True):

@@ -121,10 +121,15 @@ class Region:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Module:
-    """A kernel (`entry`) and the functions that it calls, by name."""
+    """A kernel (`entry`) and the functions that it calls, by name.
+
+    Attributes:
+      num_warps: warps of one program, in the IR of a Gluon kernel.
+    """
 
     entry: Operation
     functions: Mapping[str, Operation]
+    num_warps: int | None = None
 
     @property
     def parameters(self) -> tuple[Variable, ...]:
@@ -155,9 +160,11 @@ def read(text: str) -> Module:
             for child in parsed.body.operations
             if child.operation.name == "tt.func"
         ]
+        attributes = parsed.operation.attributes
+        num_warps = attributes["ttg.num-warps"].value if "ttg.num-warps" in attributes else None
     by_name = {function.attributes["sym_name"]: function for function in functions}
     entry = next(f for f in functions if f.attributes.get("sym_visibility", "public") == "public")
-    return Module(entry, MappingProxyType(by_name))
+    return Module(entry, MappingProxyType(by_name), num_warps)
 
 
 class _Reader:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from triton.backends.compiler import GPUTarget, Language
 from triton.compiler import make_backend
+from triton.runtime.jit import JITFunction
 
 from jtprim import compat
 from jtprim.specialize.adapters import Adapter
@@ -60,9 +62,9 @@ def portable_ttir(source: Any, options: Mapping[str, object]) -> str:
 
 
 def _gluon_ttgir(source: Any, options: Mapping[str, object]) -> str:
-    """A Gluon kernel's `ttgir`, made for the first target whose layouts and operations it has."""
+    """A Gluon kernel's `ttgir`, made for the first target that has its layouts and operations."""
     refusal: Exception | None = None
-    for target in (PORTABLE, *PORTABLE_GLUON):
+    for target in _gluon_targets(source.fn):
         try:
             module, _, _, context = _frontend(source, options, target)
             compat.inline_gluon(module)
@@ -72,6 +74,39 @@ def _gluon_ttgir(source: Any, options: Mapping[str, object]) -> str:
             return compat.print_generic(module, context)
     assert refusal is not None
     raise refusal
+
+
+def _gluon_targets(function: JITFunction) -> list[GPUTarget]:
+    """The targets to try, those first whose part of Gluon the kernel's module uses.
+
+    Triton writes to the standard error stream why it refuses a kernel: the first guess had better be right.
+    """
+    used = _gluon_modules(function)
+    amd, blackwell = (any(f".{part}" in name for name in used) for part in ("amd", "nvidia.blackwell"))
+
+    def distance(target: GPUTarget) -> tuple[bool, bool]:
+        return amd != (target.backend == "hip"), blackwell != (target.arch == 100)
+
+    return sorted((PORTABLE, *PORTABLE_GLUON), key=distance)  # a stable sort
+
+
+def _gluon_modules(function: JITFunction) -> set[str]:
+    """Names of the modules of Gluon from which the globals of a kernel, and of kernels among these, come."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    waiting = [function]
+    while waiting:
+        values = waiting.pop().fn.__globals__
+        if id(values) in seen:
+            continue
+        seen.add(id(values))
+        for value in list(values.values()):
+            if isinstance(value, JITFunction):
+                waiting.append(value)
+            name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+            if isinstance(name, str) and name.startswith("triton.experimental.gluon.language"):
+                found.add(name)
+    return found
 
 
 def _frontend(source: Any, options: Mapping[str, object], target: GPUTarget) -> tuple[Any, Any, Any, Any]:

@@ -136,7 +136,7 @@ def test_a_transpose_through_shared_memory(dtype):
 
 @gluon.jit
 def running_sums(x_ptr, out_ptr, steps_ptr, BLOCK: gl.constexpr):
-    """Adds row after row to one of two places in shared memory, as many as each program is told."""
+    """Adds row after row, as many as each program is told, to one of two places in shared memory."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     lanes = gl.arange(0, BLOCK, layout)
     program = gl.program_id(0)
@@ -183,6 +183,32 @@ def test_a_loop_carries_views(steps):
     expected = functools.reduce(lambda x, _: x * 2 + 1, range(steps), x)
     out = jt.kernel(swapped_views)[1](x, STEPS=steps, BLOCK=128, out_shape={"out_ptr": x})
     np.testing.assert_allclose(out, expected, rtol=1e-6)
+
+
+@gluon.jit
+def shuffle_rows(x_ptr, index_ptr, gathered_ptr, scattered_ptr, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+    rows = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+    places = rows[:, None] * COLUMNS + columns[None, :]
+    x, index = gl.load(x_ptr + places), gl.load(index_ptr + places)
+    tile = gl.allocate_shared_memory(x.dtype, [ROWS, COLUMNS], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]), x)
+    gl.store(gathered_ptr + places, tile.gather(index, axis=0))
+    tile.scatter(x * 2, index, axis=0)
+    gl.store(scattered_ptr + places, tile.load(layout))
+
+
+@pytest.mark.skipif(not hasattr(gl.shared_memory_descriptor, "gather"), reason="newer than this Triton")
+def test_gathers_from_and_scatters_to_shared_memory():
+    x, random = draw(16, 32), np.random.default_rng(2)
+    index = np.stack([random.permutation(16) for _ in range(32)], axis=1).astype(np.int32)
+    gathered, scattered = jt.kernel(shuffle_rows)[1](
+        x, jnp.asarray(index), ROWS=16, COLUMNS=32, out_shape={"gathered_ptr": x, "scattered_ptr": x}
+    )
+    np.testing.assert_array_equal(gathered, np.take_along_axis(np.asarray(x), index, 0))
+    expected = np.empty((16, 32), np.float32)
+    np.put_along_axis(expected, index, 2 * np.asarray(x), 0)
+    np.testing.assert_array_equal(scattered, expected)
 
 
 # --- Views: any chain of them is NumPy's -----------------------------------------------------------

@@ -46,7 +46,7 @@ def count(index_ptr, counts_ptr, largest_ptr, BLOCK: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [64], [4], [0])
     offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
     index = cdna3.buffer_load(index_ptr, offsets)
-    cdna3.buffer_atomic_add(counts_ptr, index, gl.full([BLOCK], 1, gl.int32, layout), mask=index != 3)
+    cdna3.buffer_atomic_add(counts_ptr, index, gl.full([BLOCK], 1, gl.uint32, layout), mask=index != 3)
     cdna3.buffer_atomic_max(largest_ptr, index % 4, offsets)
 
 
@@ -55,7 +55,7 @@ def test_atomics_on_buffers():
     counts, largest = jt.kernel(count)[4](
         jnp.asarray(index),
         BLOCK=256,
-        out_shape={"counts_ptr": like((16,), "int32"), "largest_ptr": like((4,), "int32")},
+        out_shape={"counts_ptr": like((16,), "uint32"), "largest_ptr": like((4,), "int32")},
     )
     expected = np.bincount(index, minlength=16)
     expected[3] = 0
@@ -110,10 +110,7 @@ def multiply_tile(
     a = gl.convert_layout(gl.load(a_ptr + rows[:, None] * K + across[None, :]), left)
     b = gl.convert_layout(gl.load(b_ptr + down[:, None] * N + columns[None, :]), right)
     acc = gl.zeros([M, N], gl.float32, product)
-    if KIND == "mfma":  # noqa: SIM108
-        acc = cdna3.mfma(a, b, acc)
-    else:
-        acc = rdna3.wmma(a, b, acc)
+    acc = cdna3.mfma(a, b, acc) if KIND == "mfma" else rdna3.wmma(a, b, acc)
     gl.store(c_ptr + rows[:, None] * N + columns[None, :], gl.convert_layout(acc, copied))
 
 

@@ -10,13 +10,14 @@ import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.blackwell import tma as blackwell_tma
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import async_copy, fence_async_shared, mbarrier, tma
 
 import jtprim as jt
 from tests.gpu import hopper_kernels as hopper
 
 # Triton 3.9 has these under other names than 3.6.
 _tma_load = getattr(tma, "async_load", tma.async_copy_global_to_shared)
+_copy_async = getattr(async_copy, "async_load", async_copy.async_copy_global_to_shared)
 _tma_store = getattr(tma, "async_store", tma.async_copy_shared_to_global)
 
 BLOCKS = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64}
@@ -194,6 +195,53 @@ def test_partitions_take_turns(steps):
     np.testing.assert_array_equal(out, np.arange(steps))
     np.testing.assert_array_equal(total, expected)
     assert result == 56
+
+
+@gluon.jit
+def _copy_rows(x_ptr, tiles, loaded, free, STEPS: gl.constexpr, BLOCK: gl.constexpr):
+    lanes = gl.arange(0, BLOCK, gl.BlockedLayout([4], [32], [2], [0]))
+    for step in range(STEPS):
+        mbarrier.wait(free.index(step % 2), step // 2 & 1 ^ 1)
+        _copy_async(tiles.index(step % 2), x_ptr + step * BLOCK + lanes)
+        async_copy.mbarrier_arrive(loaded.index(step % 2), increment_count=False)
+
+
+@gluon.jit
+def _sum_rows(out_ptr, tiles, loaded, free, STEPS: gl.constexpr, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([2], [32], [4], [0])
+    total = gl.zeros([BLOCK], gl.float32, layout)
+    step = 0
+    while step < STEPS:
+        mbarrier.wait(loaded.index(step % 2), step // 2 & 1)
+        total += tiles.index(step % 2).load(layout)
+        mbarrier.arrive(free.index(step % 2), count=1)
+        step += 1
+    gl.store(out_ptr + gl.arange(0, BLOCK, layout), total)
+
+
+@gluon.jit
+def sum_of_rows(x_ptr, out_ptr, STEPS: gl.constexpr, BLOCK: gl.constexpr):
+    """Rows come through asynchronous copies of two warps, each thread of which arrives at a barrier."""
+    tiles = gl.allocate_shared_memory(gl.float32, [2, BLOCK], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    loaded = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(loaded.index(i), count=64)
+        mbarrier.init(free.index(i), count=1)
+    gl.warp_specialize(
+        [
+            (_sum_rows, (out_ptr, tiles, loaded, free, STEPS, BLOCK)),
+            (_copy_rows, (x_ptr, tiles, loaded, free, STEPS, BLOCK)),
+        ],
+        [2],
+        [24],
+    )
+
+
+def test_threads_of_a_partition_arrive_with_their_copies():
+    x = draw(7, 256, dtype="float32")
+    out = jt.kernel(sum_of_rows)[1](x, STEPS=7, BLOCK=256, out_shape={"out_ptr": like((256,), "float32")})
+    np.testing.assert_allclose(out, x.sum(axis=0), rtol=1e-5, atol=1e-5)
 
 
 @gluon.jit

@@ -70,6 +70,7 @@ def execute(
       UnsupportedError: the kernel does what has no translation; the message names the operation and
         the line of the kernel.
     """
+    _check_layouts(ttir, kernel)
     module = expand(read(ttir), kernel)
     with jax.enable_x64(True):
         facts = analyse(module, grid, arguments)
@@ -89,6 +90,16 @@ def execute(
                 strategy = dataclasses.replace(strategy, vectorised=False)
             memory |= _grid.run(module, grid, facts, strategy, memory, operands, kernel, checks)
         return [_from_memory(memory[i], arguments[i]) for i in written]
+
+
+def _check_layouts(ttir: str, kernel: str) -> None:
+    """Layouts don't change what a kernel computes, with one exception."""
+    if "fp4Padded = true" in ttir:
+        raise UnsupportedError(
+            "has a shared memory layout with fp4_padded=True, to which TMA spreads what it loads: that has "
+            "no portable lowering; run the kernel on a GPU.",
+            kernel=kernel,
+        )
 
 
 def _check_pointers(facts: Facts, kernel: str) -> None:

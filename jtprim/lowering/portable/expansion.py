@@ -66,7 +66,7 @@ def expand(module: Module, kernel: str) -> Module:
         for name, function in module.functions.items()
     }
     entry = next(new for name, new in functions.items() if module.functions[name] is module.entry)
-    return Module(entry, MappingProxyType(functions))
+    return dataclasses.replace(module, entry=entry, functions=MappingProxyType(functions))
 
 
 def _is_descriptor(variable: Variable) -> bool:
@@ -245,9 +245,9 @@ class _Expander:
             size = self.splat(descriptor.shape[axis], kind.shape)
             if size.type.element != "i32":
                 size = self.emit("arith.trunci", [size], kind)
-            truth = Type("i1", kind.shape)
+            condition = Type("i1", kind.shape)
             for bound, predicate in ((self.constant(0, kind), 5), (size, 2)):
-                within = self.emit("arith.cmpi", [index, bound], truth, predicate=predicate)
+                within = self.emit("arith.cmpi", [index, bound], condition, predicate=predicate)
                 inside.append(self.along(within, axis, shape))
             wide = self.emit("arith.extsi", [index], Type("i64", kind.shape))
             stride = self.splat(descriptor.strides[axis], kind.shape)

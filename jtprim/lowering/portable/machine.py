@@ -53,6 +53,7 @@ class Machine:
       shared: the contents of each program's buffers in shared memory, by the variable of their allocation;
         with a program axis where several programs run at once. Under `jt.debug(races=True)` the records of
         `checking` too.
+      num_warps: of the partition that runs, or of the program, if known.
       active: which of the programs are active, or None for all; a boolean scalar of the kernel.
       sizes: elements of each parameter's array.
       checks: what each access is checked for.
@@ -80,6 +81,7 @@ class Machine:
         self.memory, self.windows = dict(memory), windows
         self.shared: dict[Hashable, Array] = {}
         self.sizes, self.checks = sizes, checks
+        self.num_warps = module.num_warps
         self.programs, self.program_ids, self.active = programs, tuple(program_ids), active
         self._environment: dict[Variable, Operand] = {}
 
@@ -227,10 +229,15 @@ _SHARED_WRITES = frozenset(
     {
         "ttg.local_store",
         "ttg.local_scatter",
-        "ttg.local_dealloc",
         "ttng.tmem_store",
         "ttng.tmem_copy",
         "ttng.tc_gen5_mma",
+        "ttng.tc_gen5_commit",
+        "ttng.init_barrier",
+        "ttng.arrive_barrier",
+        "ttng.barrier_expect",
+        "ttng.async_copy_mbarrier_arrive",
+        "jtprim.barrier_bytes",
         "tt.call",
     }
 )

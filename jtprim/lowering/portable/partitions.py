@@ -307,8 +307,8 @@ jax.tree_util.register_dataclass(
 class _Partition:
     """One partition: its blocks, and the variables that they leave to each other, as templates."""
 
-    def __init__(self, m: Machine, region: Region, results: tuple[Variable, ...]):
-        self.machine = m
+    def __init__(self, m: Machine, region: Region, results: tuple[Variable, ...], num_warps: int | None):
+        self.machine, self.num_warps = m, num_warps
         self.blocks = _flattened(m, region, results)
         defined = {variable for block in self.blocks for variable in block.defined()}
         used = {variable for block in self.blocks for variable in block.used()}
@@ -319,6 +319,7 @@ class _Partition:
 
     def learn(self) -> None:
         """Runs all blocks once, in the order of the kernel's text, to see what the variables are."""
+        self.machine.num_warps = self.num_warps
         for block in self.blocks:
             for item in block.items:
                 _execute(self.machine, item)
@@ -381,15 +382,17 @@ def _unsigned_less(one: Array, other: Array) -> Array:
 def _warp_specialize(m: Machine, op: Operation) -> Results:
     assert m.programs is None
     outer, m.active = m.active, None
+    num_warps = m.num_warps
     with m.scope():
         results = _run(m, op, outer)
-    m.active = outer
+    m.active, m.num_warps = outer, num_warps
     return results
 
 
 def _run(m: Machine, op: Operation, active: Value | None) -> Sequence[Operand]:
+    warps = (m.num_warps, *op.attributes["partitionNumWarps"])
     partitions = [
-        _Partition(m, region, op.results if position == 0 else ())
+        _Partition(m, region, op.results if position == 0 else (), warps[position])
         for position, region in enumerate(op.regions)
     ]
     for inner in op.walk():
@@ -412,6 +415,7 @@ def _run(m: Machine, op: Operation, active: Value | None) -> Sequence[Operand]:
     def enter(carry: _Carry, position: int) -> None:
         m.memory = {**outer_memory, **dict(zip(memory, carry.memory, strict=True))}
         m.shared = {**outer_shared, **dict(zip(tiles, carry.shared, strict=True))}
+        m.num_warps = partitions[position].num_warps
         given = partitions[position].given(carry.states[position])
         m.define(tuple(given), list(given.values()))
 
@@ -496,10 +500,10 @@ def _raise_if_stuck(m: Machine, op: Operation, counters: Sequence[Array], ends: 
     stuck: Array = np.bool_(False)
     for counter, end in zip(counters, ends, strict=True):
         stuck = lax.bitwise_or(stuck, lax.ne(counter, end))
-    error = m.unsupported(op, "has partitions that wait at barriers for each other, or for nobody, forever")
 
     def complain(stuck: Array) -> None:
         if np.any(stuck):
-            raise error
+            reason = "has partitions that wait at barriers for each other, or for nobody, forever"
+            raise m.unsupported(op, reason)
 
     jax.debug.callback(complain, stuck)

@@ -288,6 +288,6 @@ def _bitcast(m: Machine, op: Operation, value: Operand) -> Results:
     kind = op.results[0].type
     if isinstance(value, Value):
         return m.map(lambda array: reinterpret(array, kind.dtype), value)
-    # Whether the widths agree is checked where memory is accessed: `i1` is stored as a byte.
     assert isinstance(value, Pointer)
+    # Whether the widths agree is checked where memory is accessed: `i1` is stored as a byte.
     return Pointer(value.parameter, kind.element, value.offset)

@@ -70,7 +70,7 @@ def _allocate(m: Machine, op: Operation, value: Value | None = None) -> Results:
 
 @rule("ttng.tmem_load")
 def _load(m: Machine, op: Operation, view: Shared, *token: Value) -> Results:
-    if "redOp" in op.attributes:
+    if any(result.type.shape for result in op.results[1:]):
         raise m.unsupported(
             op, "reduces what it loads, which has no portable lowering; run the kernel on a GPU"
         )
@@ -88,7 +88,8 @@ def _store(m: Machine, op: Operation, view: Shared, *rest: Value) -> Results:
 def _slice(m: Machine, op: Operation, view: Shared) -> Results:
     shape = op.results[0].type.shape
     axis = op.attributes.get("dim", len(shape) - 1)
-    start = tuple(op.attributes["N"] if d == axis else 0 for d in range(len(shape)))
+    offset = op.attributes["offset" if "offset" in op.attributes else "N"]  # since Triton 3.9; before
+    start = tuple(offset if d == axis else 0 for d in range(len(shape)))
     return shared.step(m, view, shared.Slice(start, shape))
 
 
@@ -111,6 +112,8 @@ def _multiply(m: Machine, op: Operation, *operands: Operand) -> Results:
             partitions.arrive(m, barrier, arrivals=1, condition=m.both(wanted, condition))
     return _tokens(op, [])
 
+
+_LANES = 32  # in a warp
 
 # --- Barriers ------------------------------------------------------------------------------------
 # Where no warps are specialized, what they keep in order is in order anyway, and they have no state.
@@ -157,8 +160,10 @@ def _commit(m: Machine, op: Operation, barrier: Shared, *rest: Operand) -> Resul
 
 @rule("ttng.async_copy_mbarrier_arrive")
 def _arrive_after_copies(m: Machine, op: Operation, barrier: Shared) -> Results:
-    if m.facts.has_partitions:
-        raise m.unsupported(op, "in a kernel with partitions has no portable lowering; run it on a GPU")
+    """An arrival of each thread. Without `noIncrement` another one is asked for first: nothing changes."""
+    if m.facts.has_partitions and "noIncrement" in op.attributes:
+        assert m.num_warps is not None
+        partitions.arrive(m, barrier, arrivals=_LANES * m.num_warps)
     return None
 
 
