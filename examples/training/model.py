@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from examples.training.functions import HIGHEST, OPS, Ops
+from examples.training.functions import OPS, Ops
 
 VOCABULARY = 256
 Parameters = dict[str, Any]
