@@ -117,8 +117,8 @@ def gradient(name: str, seconds: float) -> dict[str, Any]:
     weights = jnp.asarray(draw(*inputs[0].shape, seed=9))
 
     def of(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-        def loss(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
-            out = function(*arrays)
+        def loss(x: jax.Array, weights: jax.Array, *others: jax.Array) -> tuple[jax.Array, jax.Array]:
+            out = function(x, *others)
             return jnp.sum(weights * out), out
 
         def both(*arrays: jax.Array) -> jax.Array:
@@ -130,7 +130,9 @@ def gradient(name: str, seconds: float) -> dict[str, Any]:
     ways = {"jtprim": of(ours), "jnp": of(theirs)}
     shape = "x".join(map(str, inputs[0].shape))
     case = f"value and gradient of {name} {shape} float32"
-    return compared(case, ways, tuple(inputs), seconds, tolerance=1e-4, base="jnp", chain=1)
+    return compared(
+        case, ways, (inputs[0], weights, *inputs[1:]), seconds, tolerance=1e-4, base="jnp", chain=1
+    )
 
 
 # --- Results -----------------------------------------------------------------------------------

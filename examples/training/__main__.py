@@ -62,13 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(kind: str, size: model.Size, steps: int) -> tuple[list[float], dict[str, float]]:
     """Trains one model; returns its losses, and the seconds of the first step and of all others together."""
     losses, start, first = [], time.perf_counter(), 0.0
-    for step, loss in enumerate(model.train(kind, size, steps)):
-        if step == 0:
-            loss.block_until_ready()
-            first = time.perf_counter() - start
-        losses.append(loss)
-        if step % max(steps // 10, 1) == 0 or step == steps - 1:
-            print(f"  step {step:4}  loss {float(loss):.4f}", flush=True)
+    # A GPU would round float32 to TF32 in the products around the kernels: noise that training multiplies.
+    with jax.default_matmul_precision("highest"):
+        for step, loss in enumerate(model.train(kind, size, steps)):
+            if step == 0:
+                loss.block_until_ready()
+                first = time.perf_counter() - start
+            losses.append(loss)
+            if step % max(steps // 10, 1) == 0 or step == steps - 1:
+                print(f"  step {step:4}  loss {float(loss):.4f}", flush=True)
     losses = [float(loss) for loss in losses]
     others = time.perf_counter() - start - first
     print(f"  first step {first:.1f} s, {max(steps - 1, 0)} others {others:.1f} s", flush=True)
