@@ -79,7 +79,7 @@ def _gluon_ttgir(source: Any, options: Mapping[str, object]) -> str:
 def _gluon_targets(function: JITFunction) -> list[GPUTarget]:
     """The targets to try, those first whose part of Gluon the kernel's module uses.
 
-    Triton writes to the standard error stream why it refuses a kernel, so the first guess had better be right.
+    Triton writes to the standard error stream why it refuses a kernel: the first guess had better be right.
     """
     used = _gluon_modules(function)
     amd, blackwell = (any(f".{part}" in name for name in used) for part in ("amd", "nvidia.blackwell"))

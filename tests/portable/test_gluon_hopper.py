@@ -244,6 +244,51 @@ def test_threads_of_a_partition_arrive_with_their_copies():
     np.testing.assert_allclose(out, x.sum(axis=0), rtol=1e-5, atol=1e-5)
 
 
+def test_a_batch_of_launches_with_partitions():
+    x = draw(3, 4, 128, dtype="float32")
+    launch = lambda x: jt.kernel(sum_of_rows)[1](
+        x, STEPS=4, BLOCK=128, out_shape={"out_ptr": like((128,), "float32")}
+    )
+    np.testing.assert_allclose(jax.vmap(launch)(x), x.sum(axis=1), rtol=1e-5, atol=1e-5)
+
+
+@gluon.jit
+def _double(tile, bars, phase, layout: gl.constexpr):
+    mbarrier.wait(bars.index(0), phase)
+    tile.store(tile.load(layout) * 2)
+    mbarrier.arrive(bars.index(1), count=1)
+
+
+@gluon.jit
+def _add_one(tile, bars, phase, layout: gl.constexpr):
+    tile.store(tile.load(layout) + 1)
+    mbarrier.arrive(bars.index(0), count=1)
+    mbarrier.wait(bars.index(1), phase)
+
+
+@gluon.jit
+def specialized_in_a_loop(x_ptr, out_ptr, STEPS, BLOCK: gl.constexpr):
+    """Programs of different numbers of steps, each of which specializes the warps anew."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    places = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
+    held: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    tile = gl.allocate_shared_memory(gl.float32, [BLOCK], held, gl.load(x_ptr + places))
+    bars = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(bars.index(i), count=1)
+    for step in range(STEPS + gl.program_id(0)):
+        gl.warp_specialize(
+            [(_add_one, (tile, bars, step & 1, layout)), (_double, (tile, bars, step & 1, layout))], [4], [24]
+        )
+    gl.store(out_ptr + places, tile.load(layout))
+
+
+def test_warps_are_specialized_in_a_loop():
+    x = draw(3, 128, dtype="float32")
+    out = jt.kernel(specialized_in_a_loop)[3](x, STEPS=0, BLOCK=128, out_shape={"out_ptr": x})
+    np.testing.assert_allclose(out, [x[0], (x[1] + 1) * 2, ((x[2] + 1) * 2 + 1) * 2], rtol=1e-6)
+
+
 @gluon.jit
 def _waits(bars, out_ptr, ME: gl.constexpr):
     mbarrier.wait(bars.index(ME), 0)

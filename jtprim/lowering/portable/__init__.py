@@ -90,8 +90,8 @@ def _check_layouts(ttir: str, kernel: str) -> None:
     """Layouts don't change what a kernel computes, with one exception."""
     if "fp4Padded = true" in ttir:
         raise UnsupportedError(
-            "has a shared memory layout with fp4_padded=True, to which TMA spreads what it loads: this has no "
-            "portable lowering; run the kernel on a GPU.",
+            "has a shared memory layout with fp4_padded=True, in which TMA spreads what it loads: this has "
+            "no portable lowering; run the kernel on a GPU.",
             kernel=kernel,
         )
 
