@@ -8,7 +8,8 @@
     strategy     may all programs run at once?
     grid         runs them: at once, in chunks, or one after the other
     machine      one program, or many at once, operation by operation
-    rules/       what each operation becomes, one file for each dialect; control, memory, shared
+    rules/       what each operation becomes, one file for each dialect; control, memory, shared,
+                 partitions
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Warp specialization: partitions that run side by side and wait for each other at barriers.
 
+The programs of the grid run one after the other (`strategy.py`).
+
 Each partition becomes a list of blocks, cut where it waits, and where a loop or a branch begins or ends in
 which it waits. A JAX loop then runs one block of each partition in turn, for as long as there is one that
 can go on: a partition whose barrier is in the phase it waits for stays where it is. Values that one block
@@ -284,8 +286,6 @@ def _flattened(m: Machine, region: Region, results: tuple[Variable, ...]) -> lis
 
 
 # --- Running them ----------------------------------------------------------------------------------
-
-_State = dict[Variable, Array]
 
 
 @dataclasses.dataclass
