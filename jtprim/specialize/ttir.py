@@ -1,7 +1,8 @@
 """A kernel's TTIR for the portable lowering: Triton's frontend and its first stage, nothing else.
 
 The target is fixed (`target.PORTABLE`) to one for which the `ttir` stage rewrites tensor descriptors to
-plain pointers. No driver, GPU or assembler is needed.
+plain pointers. For a Gluon kernel, which is written for one kind of GPU, it is the first of several that
+Triton makes the kernel's IR for. No driver, GPU or assembler is needed.
 """
 
 from __future__ import annotations

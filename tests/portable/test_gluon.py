@@ -211,6 +211,41 @@ def test_gathers_from_and_scatters_to_shared_memory():
     np.testing.assert_array_equal(scattered, expected)
 
 
+if hasattr(gl.shared_memory_descriptor, "reinterpret"):
+
+    @gluon.jit
+    def _reinterpret(tile, dtype: gl.constexpr, shape: gl.constexpr, layout: gl.constexpr):
+        return tile.reinterpret(dtype, shape, layout)
+
+else:  # Triton 3.6
+
+    @gluon.jit
+    def _reinterpret(tile, dtype: gl.constexpr, shape: gl.constexpr, layout: gl.constexpr):
+        return tile._reinterpret(dtype, shape, layout)
+
+
+@gluon.jit
+def split_into_bytes(x_ptr, bytes_ptr, out_ptr, N: gl.constexpr):
+    """Reads the bytes of numbers, and puts the first half of them where the second half is."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    held: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    lanes, places = gl.arange(0, N, layout), gl.arange(0, 4 * N, layout)
+    tile = gl.allocate_shared_memory(gl.int32, [N], held, gl.load(x_ptr + lanes))
+    bytes_ = _reinterpret(tile, gl.int8, [4 * N], held)
+    gl.store(bytes_ptr + places, bytes_.load(layout))
+    bytes_.slice(2 * N, 2 * N).store(bytes_.slice(0, 2 * N).load(layout))
+    gl.store(out_ptr + lanes, tile.load(layout))
+
+
+def test_the_same_memory_as_another_type():
+    x = jnp.asarray(np.random.default_rng(0).integers(-(2**31), 2**31, 128), jnp.int32)
+    found, out = jt.kernel(split_into_bytes)[1](
+        x, N=128, out_shape={"bytes_ptr": like((512,), "int8"), "out_ptr": like((128,), "int32")}
+    )
+    np.testing.assert_array_equal(found, np.asarray(x).view(np.int8))
+    np.testing.assert_array_equal(out, np.tile(x[:64], 2))
+
+
 # --- Views: any chain of them is NumPy's -----------------------------------------------------------
 
 _VIEW_SHAPE = (4, 8, 16)

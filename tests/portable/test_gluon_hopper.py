@@ -244,6 +244,51 @@ def test_threads_of_a_partition_arrive_with_their_copies():
     np.testing.assert_allclose(out, x.sum(axis=0), rtol=1e-5, atol=1e-5)
 
 
+def test_a_batch_of_launches_with_partitions():
+    x = draw(3, 4, 128, dtype="float32")
+    launch = lambda x: jt.kernel(sum_of_rows)[1](
+        x, STEPS=4, BLOCK=128, out_shape={"out_ptr": like((128,), "float32")}
+    )
+    np.testing.assert_allclose(jax.vmap(launch)(x), x.sum(axis=1), rtol=1e-5, atol=1e-5)
+
+
+@gluon.jit
+def _double(tile, bars, phase, layout: gl.constexpr):
+    mbarrier.wait(bars.index(0), phase)
+    tile.store(tile.load(layout) * 2)
+    mbarrier.arrive(bars.index(1), count=1)
+
+
+@gluon.jit
+def _add_one(tile, bars, phase, layout: gl.constexpr):
+    tile.store(tile.load(layout) + 1)
+    mbarrier.arrive(bars.index(0), count=1)
+    mbarrier.wait(bars.index(1), phase)
+
+
+@gluon.jit
+def specialized_in_a_loop(x_ptr, out_ptr, STEPS, BLOCK: gl.constexpr):
+    """Programs of different numbers of steps, each of which specializes the warps anew."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    places = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
+    held: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    tile = gl.allocate_shared_memory(gl.float32, [BLOCK], held, gl.load(x_ptr + places))
+    bars = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(bars.index(i), count=1)
+    for step in range(STEPS + gl.program_id(0)):
+        gl.warp_specialize(
+            [(_add_one, (tile, bars, step & 1, layout)), (_double, (tile, bars, step & 1, layout))], [4], [24]
+        )
+    gl.store(out_ptr + places, tile.load(layout))
+
+
+def test_warps_are_specialized_in_a_loop():
+    x = draw(3, 128, dtype="float32")
+    out = jt.kernel(specialized_in_a_loop)[3](x, STEPS=0, BLOCK=128, out_shape={"out_ptr": x})
+    np.testing.assert_allclose(out, [x[0], (x[1] + 1) * 2, ((x[2] + 1) * 2 + 1) * 2], rtol=1e-6)
+
+
 @gluon.jit
 def _waits(bars, out_ptr, ME: gl.constexpr):
     mbarrier.wait(bars.index(ME), 0)
@@ -367,6 +412,45 @@ def descriptor_of_rows(array):
     return jt.TensorDescriptor.from_array(array, (1, 64), layout=layout)
 
 
+@gluon.jit
+def combine_blocks(x_desc, out_desc, KIND: gl.constexpr):
+    """Every program combines its block with the same block of the output."""
+    tile = gl.allocate_shared_memory(x_desc.dtype, x_desc.block_shape, x_desc.layout)
+    loaded = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(loaded, count=1)
+    mbarrier.expect(loaded, x_desc.block_type.nbytes)
+    _tma_load(x_desc, [gl.program_id(0) * x_desc.block_shape[0], 0], loaded, tile)
+    mbarrier.wait(loaded, 0)
+    if KIND == "add":
+        tma.async_atomic_add(out_desc, [0, 0], tile)
+    elif KIND == "or":
+        tma.async_atomic_or(out_desc, [0, 0], tile)
+    elif KIND == "xor":
+        tma.async_atomic_xor(out_desc, [0, 0], tile)
+    else:
+        tma.async_atomic_max(out_desc, [0, 0], tile)
+    tma.store_wait(0)
+
+
+def combine(x, kind):
+    rows = x.shape[0] // 4
+    return jt.kernel(combine_blocks)[4](
+        descriptor(x, rows, 32), descriptor(like((rows - 1, 32), x.dtype), rows, 32), KIND=kind
+    )
+
+
+@pytest.mark.skipif(not hasattr(tma, "async_atomic_add"), reason="newer than this Triton")
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("add", "float32"), ("add", "int32"), ("or", "int32"), ("xor", "int32")]
+)
+def test_tma_combines_with_what_is_there(kind, dtype):
+    x = (draw(32, 32, dtype="float32") * 100).astype(dtype)
+    expected = functools.reduce(
+        {"add": jnp.add, "or": jnp.bitwise_or, "xor": jnp.bitwise_xor}[kind], jnp.split(x, 4)
+    )
+    np.testing.assert_allclose(combine(x, kind), expected[:-1], rtol=1e-5, atol=1e-3)
+
+
 # --- What can't be done --------------------------------------------------------------------------
 
 
@@ -383,3 +467,9 @@ def carries_descriptors(x_desc, out_desc, STEPS):
 def test_a_descriptor_that_changes_in_a_loop_is_an_error():
     with pytest.raises(jt.JtprimError, match=r"test_gluon_hopper.py:\d+ passes on a tensor descriptor"):
         jt.kernel(carries_descriptors)[1](*(descriptor(like((64, 64)), 64, 64) for _ in range(2)), STEPS=3)
+
+
+@pytest.mark.skipif(not hasattr(tma, "async_atomic_max"), reason="newer than this Triton")
+def test_a_maximum_of_integers_whose_sign_is_not_known_is_an_error():
+    with pytest.raises(jt.JtprimError, match="is of a kind that has no portable lowering for i32"):
+        combine(jnp.zeros((32, 32), jnp.int32), "max")

@@ -8,7 +8,8 @@
     strategy     may all programs run at once?
     grid         runs them: at once, in chunks, or one after the other
     machine      one program, or many at once, operation by operation
-    rules/       what each operation becomes, one file for each dialect; control, memory, shared
+    rules/       what each operation becomes, one file for each dialect; control, memory, shared,
+                 partitions
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _check_layouts(ttir: str, kernel: str) -> None:
     """Layouts don't change what a kernel computes, with one exception."""
     if "fp4Padded = true" in ttir:
         raise UnsupportedError(
-            "has a shared memory layout with fp4_padded=True, to which TMA spreads what it loads: that has "
+            "has a shared memory layout with fp4_padded=True, in which TMA spreads what it loads: this has "
             "no portable lowering; run the kernel on a GPU.",
             kernel=kernel,
         )

@@ -133,6 +133,17 @@ class Machine:
         return {v: self._environment[v] for v in variables if v in self._environment}
 
     @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Forgets afterwards what was defined and written inside."""
+        memory, shared = self.memory, self.shared
+        self.memory, self.shared = dict(memory), dict(shared)
+        try:
+            with self.scope():
+                yield
+        finally:
+            self.memory, self.shared = memory, shared
+
+    @contextlib.contextmanager
     def only_where(self, condition: Value | None) -> Iterator[None]:
         """Runs what is inside for those active programs only for which `condition` holds."""
         outer, self.active = self.active, self.both(self.active, condition)

@@ -1,5 +1,7 @@
 """Warp specialization: partitions that run side by side and wait for each other at barriers.
 
+The programs of the grid run one after the other (`strategy.py`).
+
 Each partition becomes a list of blocks, cut where it waits, and where a loop or a branch begins or ends in
 which it waits. A JAX loop then runs one block of each partition in turn, for as long as there is one that
 can go on: a partition whose barrier is in the phase it waits for stays where it is. Values that one block
@@ -285,8 +287,6 @@ def _flattened(m: Machine, region: Region, results: tuple[Variable, ...]) -> lis
 
 # --- Running them ----------------------------------------------------------------------------------
 
-_State = dict[Variable, Array]
-
 
 @dataclasses.dataclass
 class _Carry:
@@ -404,13 +404,12 @@ def _run(m: Machine, op: Operation, active: Value | None) -> Sequence[Operand]:
     axes = compat.varying_axes(outer_memory.values())
 
     def learn() -> list[Array]:
-        for partition in partitions:
-            partition.learn()
+        with m.aside():
+            for partition in partitions:
+                partition.learn()
         return []
 
-    with m.scope():
-        jax.eval_shape(learn)
-    m.memory, m.shared = dict(outer_memory), dict(outer_shared)
+    jax.eval_shape(learn)
 
     def enter(carry: _Carry, position: int) -> None:
         m.memory = {**outer_memory, **dict(zip(memory, carry.memory, strict=True))}
@@ -421,23 +420,22 @@ def _run(m: Machine, op: Operation, active: Value | None) -> Sequence[Operand]:
 
     def branch(position: int, block: _Block) -> Callable[[_Carry], _Carry]:
         def run(carry: _Carry) -> _Carry:
-            with m.scope():
+            with m.aside():
                 enter(carry, position)
                 for item in block.items:
                     _execute(m, item)
                 state = [as_array(m.operand(v)) for v in partitions[position].variables]
-                following = _following(m, block)
-            return _Carry(
-                _replaced(carry.counters, position, compat.varying([following], axes)[0]),
-                _replaced(carry.states, position, compat.varying(state, axes)),
-                compat.varying([m.memory[p] for p in memory], axes),
-                compat.varying([m.shared[tile] for tile in tiles], axes),
-                compat.varying([jax.numpy.asarray(np.bool_(True))], axes)[0],
-            )
+                return _Carry(
+                    _replaced(carry.counters, position, compat.varying([_following(m, block)], axes)[0]),
+                    _replaced(carry.states, position, compat.varying(state, axes)),
+                    compat.varying([m.memory[p] for p in memory], axes),
+                    compat.varying([m.shared[tile] for tile in tiles], axes),
+                    compat.varying([jax.numpy.asarray(np.bool_(True))], axes)[0],
+                )
 
         def run_unless_waiting(carry: _Carry) -> _Carry:
             assert block.wait is not None
-            with m.scope():
+            with m.aside():
                 enter(carry, position)
                 barrier, phase, *rest = (m.operand(v) for v in block.wait.operands)
                 wanted = rest[0] if block.wait.attributes["operandSegmentSizes"][2] else None

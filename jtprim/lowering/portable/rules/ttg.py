@@ -1,4 +1,4 @@
-"""Shared memory: allocations, views, loads and stores (the `ttg` dialect, and AMD's own like them)."""
+"""Shared memory: allocations, views, loads and stores (the `ttg` dialect)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,8 @@ def _free(m: Machine, op: Operation, view: Shared) -> Results:
     return None
 
 
-@rule("ttg.local_load", "amdg.local_load_packed_transposed")
+@rule("ttg.local_load")
 def _load(m: Machine, op: Operation, view: Shared, *token: Value) -> Results:
-    if op.name != "ttg.local_load":
-        raise m.unsupported(op, "has no portable lowering; run the kernel on a GPU")
     return shared.read(m, view)
 
 
@@ -68,6 +66,11 @@ def _reshape(m: Machine, op: Operation, view: Shared) -> Results:
 
 @rule("ttg.memdesc_reinterpret")
 def _reinterpret(m: Machine, op: Operation, view: Shared) -> Results:
+    """Another type of the same memory: the bytes are taken in row-major order, whatever the layouts say.
+
+    A kernel that reads elements of another shape or width than it wrote, through layouts that swizzle, finds
+    them elsewhere on a GPU. Most kernels do this to use memory again.
+    """
     kind, source = op.results[0].type, op.operands[0].type
     if np.prod(kind.shape) * kind.dtype.itemsize > np.prod(source.shape) * source.dtype.itemsize:
         raise m.unsupported(op, "makes a view that is larger than what it is a view of")
