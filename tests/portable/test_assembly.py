@@ -58,6 +58,9 @@ INTEGER_STATEMENTS = {
     "{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $1; mov.b32 $0, {hi, lo}; }": lambda x, y: (
         (x % 2**32 >> 16) | (x % 2**16 << 16)
     ),
+    "prmt.b32 $0, $1, $2, 0x9764;": lambda x, y: (
+        np.where(x >> 15 & 1, -1, 0) << 24 | (y >> 24 & 255) << 16 | (y >> 16 & 255) << 8 | y & 255
+    ),
     "cvt.s32.s8 $0, $1; // of the low byte": lambda x, y: x.astype(np.int8),
     "bfe.u32 $0, $1, 4, 8;": lambda x, y: x >> 4 & 0xFF,
     "mov.u32 $0, %smid; add.u32 $0, $0, $1;": lambda x, y: x,

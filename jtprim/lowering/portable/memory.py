@@ -100,7 +100,7 @@ def _or_zero(mask: Array, array: Array) -> Array:
 
 
 @rule("tt.atomic_poll")
-def _poll(m: Machine, op: Operation, pointer: Pointer, expected: Value) -> Results:
+def _poll(m: Machine, op: Operation, pointer: Pointer, expected: Value, *timeout: Value) -> Results:
     """Whether the element has the value that is waited for; to wait would not change it here."""
     return m.map(lax.eq, load(m, op, pointer), expected)
 

@@ -20,7 +20,7 @@ from jtprim.lowering.portable.machine import Machine, Results, rule
 from jtprim.lowering.portable.values import Array, Value, convert, reinterpret
 from jtprim.specialize.reader import Operation
 
-from .libraries import library_function
+from .libraries import library_function, permuted_bytes
 from .math import UNARY, copysign, nearest_even
 
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -34,7 +34,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     **{f"{kind}{bits}": np.dtype(f"uint{bits}") for kind in "bu" for bits in (8, 16, 32, 64)},
     **{f"s{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
 }
-_U32 = _DTYPES["u32"]
+_U32, _S32 = _DTYPES["u32"], _DTYPES["s32"]
 
 
 class _Refused(Exception):
@@ -187,7 +187,9 @@ _INSTRUCTIONS: dict[str, Instruction] = {
     "shl": _shift(lax.shift_left),
     "shr": _shift(_shift_right),
     "lop3": _any_function_of_three_bits,
-    "prmt": _in_bits("__nv_byte_perm"),
+    "prmt": lambda mods, a, b, c: reinterpret(
+        permuted_bytes(*(reinterpret(x, _S32) for x in (a, b, c))), _U32
+    ),
     "popc": _in_bits("__nv_popc"),
     "clz": _in_bits("__nv_clz"),
     "brev": _in_bits("__nv_brev"),
@@ -255,6 +257,15 @@ def _convert(mods: Sequence[str], target: str, source: str, x: Array) -> Array:
     if "relu" in mods:
         x = lax.max(x, _const(x, 0))
     return _saturated(mods, convert(x, to))
+
+
+def _rounded_to_tf32(mods: Sequence[str], x: Array) -> Array:
+    """cvt.rna: to ten bits of mantissa, ties away from zero; the other bits are zero."""
+    if "rna" not in mods:
+        raise _Refused("rounds to TF32 in a mode that has no translation")
+    bits = reinterpret(x, _U32)
+    rounded = lax.bitwise_and(lax.add(bits, _const(bits, 1 << 12)), _const(bits, 0xFFFFE000))
+    return lax.select(lax.is_finite(x), rounded, bits)
 
 
 # --- Statements ----------------------------------------------------------------------------------
@@ -347,6 +358,8 @@ class _Registers:
         target, *sources = operands
         if name == "setp":
             self._compare(others, kinds[0], target, sources, guard)
+        elif name == "cvt" and "tf32" in others:
+            self.write(target, _rounded_to_tf32(others, self.read(sources[0], _DTYPES["f32"])), guard)
         elif name == "cvt":
             self.write(target, self._converted(others, kinds, sources), guard)
         elif name == "mov":

@@ -7,6 +7,7 @@ Values are computed in the type of the operands, but for a few, where a wider ty
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from jtprim.lowering.portable.machine import Machine, Results, rule
 from jtprim.lowering.portable.values import Array, Value, bits_of, convert, reinterpret, signed, unsigned
 from jtprim.specialize.reader import Operation
 
+from . import bessel
 from .arith import Elementwise
 from .math import BINARY, UNARY, copysign, fused, nearest_even
 
@@ -60,7 +62,14 @@ def _reciprocal(x: Array) -> Array:
 
 
 def _gamma(x: Array) -> Array:
-    return jax.scipy.special.gamma(x)
+    """From lgamma, which is of the absolute value; below zero the sign changes at each whole number."""
+    size = lax.exp(lax.lgamma(x))
+    below = lax.lt(x, _like(x, 0))
+    whole = lax.eq(lax.floor(x), x)
+    odd = lax.ne(lax.rem(lax.floor(x), _like(x, 2)), _like(x, 0))
+    signed_size = lax.select(lax.bitwise_and(below, odd), lax.neg(size), size)
+    found = lax.select(lax.bitwise_and(below, whole), _like(x, math.nan), signed_size)
+    return lax.select(lax.eq(x, _like(x, 0)), lax.div(_like(x, 1), x), found)
 
 
 def _scaled_complement(x: Array) -> Array:
@@ -162,16 +171,16 @@ _FLOATS: dict[str, Elementwise] = {
     "rnorm4d": _in_double(lambda *xs: _reciprocal(_norm(*xs))),
     "rcbrt": lambda x: _reciprocal(lax.cbrt(x)),
     "lgamma": lax.lgamma,
-    "tgamma": _gamma,
+    "tgamma": _in_double(_gamma),
     "erfinv": lax.erf_inv,
     "erfcinv": _in_double(lambda x: lax.erf_inv(1 - x)),
     "erfcx": _in_double(_scaled_complement),
     "normcdf": jax.scipy.special.ndtr,
     "normcdfinv": jax.scipy.special.ndtri,
-    "cyl_bessel_i0": jax.scipy.special.i0,
-    "cyl_bessel_i1": jax.scipy.special.i1,
-    "i0": jax.scipy.special.i0,
-    "i1": jax.scipy.special.i1,
+    **{f"cyl_bessel_i{order}": _in_double(functools.partial(bessel.modified, order)) for order in (0, 1)},
+    **{f"i{order}": _in_double(functools.partial(bessel.modified, order)) for order in (0, 1)},
+    **{f"j{order}": _in_double(functools.partial(bessel.first_kind, order)) for order in (0, 1)},
+    **{f"y{order}": _in_double(functools.partial(bessel.second_kind, order)) for order in (0, 1)},
     "nextafter": lax.nextafter,
     "logb": _logb,
     "ilogb": _ilogb,
@@ -243,7 +252,7 @@ def _reversed_bits(x: Array) -> Array:
     return signed(x)
 
 
-def _bytes_chosen(low: Array, high: Array, selector: Array) -> Array:
+def permuted_bytes(low: Array, high: Array, selector: Array) -> Array:
     """PTX's ``prmt``: each of four selectors names one of eight bytes; its bit 3 spreads that byte's sign."""
     low, high, selector = (convert(unsigned(x), np.dtype(np.uint64)) for x in (low, high, selector))
     all_bytes = lax.bitwise_or(low, lax.shift_left(high, lax.full_like(high, 32)))
@@ -260,6 +269,11 @@ def _bytes_chosen(low: Array, high: Array, selector: Array) -> Array:
         byte = lax.select(lax.ge(nibble, lax.full_like(low, 8)), spread_sign, byte)
         result = lax.bitwise_or(result, lax.shift_left(byte, lax.full_like(byte, 8 * place)))
     return signed(convert(result, np.dtype(np.uint32)))
+
+
+def _bytes_by_place(low: Array, high: Array, selector: Array) -> Array:
+    """CUDA's ``__byte_perm``, which takes three bits of each selector alone."""
+    return permuted_bytes(low, high, lax.bitwise_and(selector, lax.full_like(selector, 0x7777)))
 
 
 def _high_product(x: Array, y: Array) -> Array:
@@ -307,7 +321,7 @@ _INTEGERS: dict[str, Elementwise] = {
     "ffsll": _first_one,
     "brev": _reversed_bits,
     "brevll": _reversed_bits,
-    "byte_perm": _bytes_chosen,
+    "byte_perm": _bytes_by_place,
     "mulhi": _widened(lambda x, y: _shifted_right(x * y, 32)),
     "umulhi": _of_unsigned(high_half),
     "mul64hi": _high_product,
@@ -464,17 +478,19 @@ def _to_integer(dtype: np.dtype[Any], mode: str) -> Elementwise:
     return converted
 
 
-def _from_integer(source: np.dtype[Any], target: np.dtype[Any], mode: str) -> Elementwise | None:
-    """Integers as floats. The error is taken in float64, so that one from 64 bits has only "to nearest"."""
-    if source.itemsize == 8 and mode != "rn":
-        return None
+def _from_integer(source: np.dtype[Any], target: np.dtype[Any], mode: str) -> Elementwise:
+    """Integers as floats. The error is exact: that of the upper half, a multiple of what the nearest float is
+    one of too, and then the lower half."""
 
     def converted(x: Array) -> Array:
         exact = reinterpret(x, source)
         nearest = convert(exact, target)
-        if mode == "rn" or target == F64:
+        if mode == "rn":
             return nearest
-        return _STEPS[mode](nearest, lax.sub(convert(exact, F64), convert(nearest, F64)))
+        half = lax.full_like(exact, 1 << (4 * source.itemsize))
+        lower = lax.rem(exact, half)
+        upper = convert(lax.sub(exact, lower), F64)
+        return _STEPS[mode](nearest, upper - convert(nearest, F64) + convert(lower, F64))
 
     return converted
 

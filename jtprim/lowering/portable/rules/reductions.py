@@ -61,6 +61,8 @@ def _whole(m: Machine, operands: Sequence[Value]) -> tuple[list[Array], bool]:
 def _combine(m: Machine, op: Operation, one: Sequence[Array], other: Sequence[Array]) -> list[Array]:
     """The combine region, applied to arrays elementwise; a program axis is one more axis to it."""
     shape = np.shape(one[0])
+    if not np.size(one[0]):  # the rest that a scan over one element has
+        return list(one)
     if any(inner.regions for inner in op.regions[0].blocks[0].operations):  # branches, loops
         flat = [lax.reshape(array, (np.size(array),)) for array in (*one, *other)]
         return [lax.reshape(array, shape) for array in over_lanes(m, op, flat)]
