@@ -2,6 +2,7 @@
 # make test    the tests that need no GPU
 # make check   format, lint, types and those tests
 # make bench   the benchmarks
+# make docs    docs/operations.md, the table of the portable lowering's operations
 # make clean   removes what these made
 #
 # Each makes a virtual environment of its own at first use. PYTHON, VENV, PINS and PYTEST_ARGS may be
@@ -26,7 +27,7 @@ INSTALLED := $(VENV)/installed
 TOOLS := $(VENV)/installed-tools
 PLOTTING := $(VENV)/installed-plotting
 
-.PHONY: demo test check style bench clean
+.PHONY: demo test check style bench docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m examples.demo
@@ -43,6 +44,9 @@ style: $(TOOLS)
 
 bench: $(PLOTTING)
 	$(BIN)/python -m benchmarks.run
+
+docs: $(INSTALLED)
+	$(BIN)/python docs/operations.py
 
 clean:
 	rm -rf .venv* build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import statistics
@@ -18,8 +19,10 @@ import numpy as np
 from benchmarks.timing import Candidate, measure, summarize, summarize_single
 from examples import functions
 from examples.demo import relative_error
+from tests.gpu import attention_kernels
 
 TOLERANCE = 1e-5
+ATTENTION = (1, 8, 1024, 64)
 
 
 def jnp_add(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -45,6 +48,15 @@ def jnp_layer_norm(
     return (normalized * weight[None, :] + bias[None, :]).astype(x.dtype), mean, rstd
 
 
+def jnp_attention(q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool) -> jax.Array:
+    """Attention written out: all products of queries and keys are in memory at once."""
+    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) / q.shape[-1] ** 0.5
+    if causal:
+        seen = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+        scores = jnp.where(seen[None, None], scores, -jnp.inf)
+    return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores, axis=-1), v)
+
+
 def draw(*shape: int, dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(dtype)
 
@@ -63,6 +75,10 @@ def cases() -> Iterator[Case]:
         yield f"layer norm {shape[0]}x{shape[1]}", functions.layer_norm, jnp_layer_norm, inputs
     for n in (1024, 128):
         yield f"matmul {n}x{n}x{n}", functions.matmul, jnp_matmul, (draw(n, n, seed=1), draw(n, n, seed=2))
+    for causal, name in ((False, "attention"), (True, "causal attention")):
+        inputs = tuple(draw(*ATTENTION, seed=seed) for seed in range(3))
+        ways = (functools.partial(way, causal=causal) for way in (attention_kernels.attention, jnp_attention))
+        yield f"{name} {'x'.join(map(str, ATTENTION))}", *ways, inputs
 
 
 def beside_jnp(*, seconds: float) -> Iterator[dict[str, Any]]:

@@ -58,7 +58,9 @@ def products(a: jax.Array, b: jax.Array, **tiles: int) -> jax.Array:
     """The products of two batches of square matrices, by a kernel that knows of batches."""
     batch, size, _ = a.shape
     grid = triton.cdiv(size, tiles["BLOCK_SIZE_M"]) * triton.cdiv(size, tiles["BLOCK_SIZE_N"])
-    return jt.kernel(batched_matmul_kernel)[grid, batch](a, b, *[size] * 3, out_shape={"c_ptr": a}, **tiles)
+    return jt.kernel(batched_matmul_kernel)[grid, batch](
+        a, b, *[size] * 3, *[size, 1] * 3, out_shape={"c_ptr": a}, **tiles
+    )
 
 
 def batch_of_products(seconds: float) -> dict[str, Any]:

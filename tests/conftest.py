@@ -27,6 +27,33 @@ def has_gpu() -> bool:
     return jax.default_backend() == "gpu"
 
 
+def pytest_configure():
+    folder = os.environ.get("JTPRIM_RECORD_OPERATIONS")
+    if folder:  # for docs/operations.py: which operations each test file runs
+        _record_operations(Path(folder) / str(os.getpid()))
+
+
+def _record_operations(path):
+    from jtprim.lowering.portable import expansion, machine
+
+    seen = set()
+
+    def recording(name, rule):
+        @functools.wraps(rule)
+        def recorded(*args, **kwargs):
+            test = os.environ.get("PYTEST_CURRENT_TEST", "").split("::")[0]
+            if test and (name, test) not in seen:
+                seen.add((name, test))
+                with path.open("a") as file:
+                    file.write(f"{name}\t{test}\n")
+            return rule(*args, **kwargs)
+
+        return recorded
+
+    for table in (machine.RULES, expansion.EXPANSIONS):
+        table.update({name: recording(name, rule) for name, rule in table.items()})
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if GPU_TESTS in item.path.parents:

@@ -58,7 +58,7 @@ def expand(module: Module, kernel: str) -> Module:
       UnsupportedError: the kernel does with a descriptor what has no translation.
     """
     names = {operation.name for operation in module.operations()}
-    if not names & _EXPANSIONS.keys() and not any(_is_descriptor(p) for p in module.parameters):
+    if not names & EXPANSIONS.keys() and not any(_is_descriptor(p) for p in module.parameters):
         return module
     expander = _Expander(kernel)
     functions = {
@@ -129,7 +129,7 @@ class _Expander:
 
     def operation(self, operation: Operation) -> None:
         self.source = operation.source
-        expansion = _EXPANSIONS.get(operation.name)
+        expansion = EXPANSIONS.get(operation.name)
         if expansion is not None:
             expansion(self, operation, *(self.of(operand) for operand in operation.operands))
             return
@@ -275,12 +275,12 @@ class _Expander:
 # --- Expansions of operations --------------------------------------------------------------------
 
 _Expansion = Callable[..., None]
-_EXPANSIONS: dict[str, _Expansion] = {}
+EXPANSIONS: dict[str, _Expansion] = {}
 
 
 def _expansion(*names: str) -> Callable[[_Expansion], _Expansion]:
     def register(function: _Expansion) -> _Expansion:
-        _EXPANSIONS.update(dict.fromkeys(names, function))
+        EXPANSIONS.update(dict.fromkeys(names, function))
         return function
 
     return register
