@@ -7,6 +7,7 @@ from jtprim import lowering as lowering
 from jtprim import transforms as transforms
 from jtprim.caches import clear_caches as clear_caches
 from jtprim.checks import debug as debug
+from jtprim.chunks import chunk_bytes as chunk_bytes
 from jtprim.descriptors import TensorDescriptor as TensorDescriptor
 from jtprim.descriptors import by_value as by_value
 from jtprim.descriptors import strides_from_shape as strides_from_shape

@@ -1,5 +1,7 @@
 """Launches on platforms that are no GPU: right against NumPy, whatever the arguments."""
 
+import contextlib
+
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
@@ -191,3 +193,20 @@ def test_in_place_kernels_leave_what_they_were_given(factor, n):
     out = jt.kernel(scale_in_place)[blocks](x, n=n, factor=factor, BLOCK=16, input_output_aliases="x_ptr")
     np.testing.assert_array_equal(x, before)
     np.testing.assert_array_equal(out, np.where(np.arange(64) < n, before * np.float32(factor), before))
+
+
+def test_fewer_programs_run_at_once_under_a_smaller_bound_and_compute_the_same():
+    x = jnp.arange(10_000, dtype=jnp.float32)
+    f = jax.jit(lambda x: jt.kernel(add)[157](x, x, n=10_000, BLOCK=64, out_shape={"out_ptr": x}))
+    loops = []
+    for limit in (None, 4096):
+        with jt.chunk_bytes(limit) if limit else contextlib.nullcontext():
+            np.testing.assert_array_equal(f(x), 2 * x)
+            loops.append(f.lower(x).as_text().count("stablehlo.while"))
+    assert loops == [0, 1]
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, True, "1 GB"])
+def test_a_bound_that_is_no_number_of_bytes_is_refused(limit):
+    with pytest.raises(ValueError, match="jt.chunk_bytes got"):
+        jt.chunk_bytes(limit)

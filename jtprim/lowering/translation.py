@@ -16,6 +16,7 @@ import numpy as np
 from jtprim import compat
 from jtprim.arguments import Batching, Operand, Output, Static, Tree, coordinate_text
 from jtprim.checks import current_checks
+from jtprim.chunks import current_chunk_bytes
 from jtprim.lowering import portable
 from jtprim.primitive import Configuration, OutShape
 from jtprim.specialize.adapters import Adapter, adapt
@@ -87,7 +88,15 @@ def translate(*operands: jax.Array, **params: Any) -> list[jax.Array]:
         for index in range(len(out_shape.items))
     ]
     grid = configuration.grid if batching is None else batching.grid(configuration.grid)
-    return portable.execute(ttir, grid, values, wanted, kernel=source.name, checks=current_checks())
+    return portable.execute(
+        ttir,
+        grid,
+        values,
+        wanted,
+        kernel=source.name,
+        checks=current_checks(),
+        chunk_bytes=current_chunk_bytes(),
+    )
 
 
 def _values(

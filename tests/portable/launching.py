@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from triton.compiler import ASTSource
 
+from jtprim.chunks import DEFAULT_CHUNK_BYTES
 from jtprim.lowering.portable import execute
 from jtprim.specialize.ttir import portable_ttir
 
@@ -52,7 +53,7 @@ def scalar(argument):
     return np.float32(argument) if isinstance(argument, float) else np.int32(argument)
 
 
-def launch(kernel, grid, *arguments, written, **constexprs):
+def launch(kernel, grid, *arguments, written, chunk_bytes=DEFAULT_CHUNK_BYTES, **constexprs):
     """Runs a kernel; returns the contents of the `written` arguments, a bare array if it is one.
 
     Arrays are pointers (even those of one element), scalars of NumPy and Python are static.
@@ -66,7 +67,7 @@ def launch(kernel, grid, *arguments, written, **constexprs):
         given = [scalar(a) for a in arguments]
         for position, value in zip(arrays, values, strict=True):
             given[position] = value
-        return execute(text, grid, given, written, kernel=kernel.fn.__name__)
+        return execute(text, grid, given, written, kernel=kernel.fn.__name__, chunk_bytes=chunk_bytes)
 
     results = run([arguments[i] for i in arrays])
     return results[0] if len(results) == 1 else results

@@ -1,5 +1,7 @@
 """Addresses, stores and atomics: what programs see of each other, and which of them run at once."""
 
+import functools
+
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ from jtprim.lowering.portable import execute
 from jtprim.lowering.portable.analysis import analyse
 from jtprim.lowering.portable.strategy import choose_strategy
 from jtprim.specialize.reader import read
+from tests.portable import launching
 from tests.portable.launching import compiled, is_typed, launch, scalar
 
 
@@ -329,8 +332,8 @@ def test_an_empty_grid_changes_nothing():
     np.testing.assert_array_equal(launch(increment, (0,), x, 4, written=[0], BLOCK=4), x)
 
 
-def test_large_grids_run_in_chunks_with_a_partial_last_one(monkeypatch):
-    monkeypatch.setattr("jtprim.lowering.portable.grid.CHUNK_BYTES", 1000)
+def test_large_grids_run_in_chunks_with_a_partial_last_one():
+    launch = functools.partial(launching.launch, chunk_bytes=1000)
     x = np.arange(1003, dtype=np.float32)
     np.testing.assert_array_equal(launch(increment, (126,), x, 1003, written=[0], BLOCK=8), x + 1)
     out = launch(

@@ -24,6 +24,7 @@ import numpy as np
 from jax import lax
 
 from jtprim.checks import NO_CHECKS, Checks
+from jtprim.chunks import DEFAULT_CHUNK_BYTES
 from jtprim.errors import LaunchValueError, UnsupportedError
 from jtprim.specialize.reader import Module, Type, read
 
@@ -47,6 +48,7 @@ def execute(
     *,
     kernel: str,
     checks: Checks = NO_CHECKS,
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES,
 ) -> list[jax.Array]:
     """Runs a kernel for every program of a grid, in JAX operations.
 
@@ -62,6 +64,7 @@ def execute(
       written: pointer parameters whose final contents are wanted.
       kernel: the kernel's name, for messages.
       checks: what accesses are checked for as the kernel runs; `jtprim.debug` says how.
+      chunk_bytes: what programs that run at once may take; `jtprim.chunk_bytes` says of what.
 
     Returns:
       For each of `written`, an array of the shape and dtype of its argument.
@@ -89,7 +92,7 @@ def execute(
             strategy = choose_strategy(facts, sizes)
             if checks.races:  # which are told by what programs before did
                 strategy = dataclasses.replace(strategy, vectorised=False)
-            memory |= _grid.run(module, grid, facts, strategy, memory, operands, kernel, checks)
+            memory |= _grid.run(module, grid, facts, strategy, memory, operands, kernel, checks, chunk_bytes)
         return [_from_memory(memory[i], arguments[i]) for i in written]
 
 

@@ -22,10 +22,6 @@ from .windows import find_windows
 
 INT32 = np.dtype(np.int32)
 
-# What the operands and results of one operation may take, over all the programs that run at once.
-# XLA fuses most intermediate values away, so a few times this is what a kernel needs at its peak.
-CHUNK_BYTES = 128 << 20
-
 
 def run(
     module: Module,
@@ -36,6 +32,7 @@ def run(
     arguments: Sequence[Operand],
     kernel: str,
     checks: Checks,
+    chunk_bytes: int,
 ) -> dict[int, Array]:
     """Runs the kernel for every program; returns the final contents of the written buffers.
 
@@ -43,7 +40,7 @@ def run(
     constants.
     """
     total = math.prod(grid)
-    together = min(total, _chunk(module)) if strategy.vectorised and total > 1 else 1
+    together = min(total, _chunk(module, chunk_bytes)) if strategy.vectorised and total > 1 else 1
     together = math.ceil(total / math.ceil(total / together))
     sizes = [memory[i].size if i in memory else 0 for i in range(len(arguments))]
     windows = find_windows(facts, strategy, sizes, grid, together)
@@ -123,13 +120,13 @@ def _program_ids(flat: Value, grid: tuple[int, int, int]) -> list[Value]:
     return ids
 
 
-def _chunk(module: Module) -> int:
-    """How many programs fit into `CHUNK_BYTES`, by the largest operation."""
+def _chunk(module: Module, limit: int) -> int:
+    """How many programs fit into so many bytes, by what the largest operation takes and gives."""
     largest = max(
         (_bytes(op) for entry in module.functions.values() for op in entry.walk() if op.name != "tt.func"),
         default=1,
     )
-    return max(1, CHUNK_BYTES // max(1, largest))
+    return max(1, limit // max(1, largest))
 
 
 def _bytes(operation: Operation) -> int:
