@@ -15,6 +15,7 @@ from jax.test_util import check_grads
 import jtprim as jt
 from examples import functions
 from jtprim.errors import UnsupportedError
+from tests.gpu.attention_kernels import attention
 from tests.kernels import add, copy_tiles, count, scale_in_place, sum_and_difference
 
 
@@ -51,6 +52,26 @@ def test_gradients_are_those_of_jaxs_own_functions(ours, theirs, args):
             found,
             jax.grad(loss(theirs), every)(*args),
         )
+
+
+def attention_written_out(q, k, v, causal):
+    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) / q.shape[-1] ** 0.5
+    if causal:
+        seen = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+        scores = jnp.where(seen[None, None], scores, -jnp.inf)
+    return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores, -1), v)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_flash_attention_are_those_of_attention_written_out(causal):
+    q, k, v = (normal(1, 2, 70, 16, seed=seed) for seed in range(3))
+    gradient = lambda f: jax.jit(jax.grad(lambda *a: jnp.sum(jnp.sin(f(*a, causal))), (0, 1, 2)))(q, k, v)
+    for found, expected in zip(gradient(attention), gradient(attention_written_out), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_flash_attention_has_derivatives_to_second_order():
+    check(lambda *a: attention(*a, causal=True), *(normal(1, 1, 70, 16, seed=seed) for seed in range(3)))
 
 
 UNARY = {
