@@ -71,7 +71,9 @@ def test_gradients_of_flash_attention_are_those_of_attention_written_out(causal)
 
 
 def test_flash_attention_has_derivatives_to_second_order():
-    check(lambda *a: attention(*a, causal=True), *(normal(1, 1, 70, 16, seed=seed) for seed in range(3)))
+    f = jax.jit(lambda *a: attention(*a, causal=True))
+    arrays = [normal(1, 1, 70, 16, seed=seed) for seed in range(3)]
+    check_grads(f, arrays, order=2, modes=["rev"], rtol=3e-2, atol=3e-2)
 
 
 UNARY = {
