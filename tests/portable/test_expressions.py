@@ -51,12 +51,13 @@ INTEGER = {
     "({} << ({} & 7))": lambda x, y: x << (y & x.dtype.type(7)),
 }
 # A compiler may round a product and a sum once (`enable_fp_fusion`), so the only products here are exact.
+# Triton 3.6 gives the minimum and maximum of bfloat16 in float32.
 FLOAT = {
     "({} + {})": operator.add,
     "({} - {})": operator.sub,
     "({} * 0.5 - {})": lambda x, y: x * x.dtype.type(0.5) - y,
-    "tl.minimum({}, {})": np.fmin,
-    "tl.maximum({}, {})": np.fmax,
+    "tl.minimum({}, {}).to(x.dtype)": np.fmin,
+    "tl.maximum({}, {}).to(x.dtype)": np.fmax,
     "tl.where({0} <= {1}, {0}, {1})": lambda x, y: np.where(x <= y, x, y),
     "tl.where({0} != {1}, {0}, -{1})": lambda x, y: np.where(x != y, x, -y),
     "tl.abs({} - {})": lambda x, y: np.abs(x - y),

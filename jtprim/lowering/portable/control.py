@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from jtprim import compat
-from jtprim.specialize.reader import DTYPES, Operation, Region, Variable
+from jtprim.specialize.reader import DTYPES, Block, Operation, Region, Variable
 
 from .machine import (
     Machine,
@@ -57,28 +57,83 @@ def _if(m: Machine, op: Operation, condition: Value) -> Results:
 @rule("scf.for")
 def _for(m: Machine, op: Operation, lower: Value, upper: Value, step: Value, *initial: Operand) -> Results:
     body = op.regions[0]
-    _, *carried = body.blocks[0].arguments
+    _, *variables = body.blocks[0].arguments
     known = m.facts.trips.get(op)
     if known is not None and not known.any():
         return initial
     trips = None if uniform_trips(m.facts, op) else _trip_count(m, op, lower, upper, step)
     limit = _longest(m, trips) if known is None else int(known.max())
+    counted = {
+        k: [_value(m.operand(by)) for by in steps]
+        for k, steps in enumerate(_steps(body.blocks[0]))
+        if steps is not None
+    }
+    others = [k for k in range(len(variables)) if k not in counted]
+
+    def all_carried(times: Value, values: Sequence[Operand]) -> list[Operand]:
+        """Those that an iteration only adds to, after so many; the others are `values`."""
+        carried = dict(zip(others, values, strict=True))
+        return [
+            _advanced(m, initial[k], counted[k], times) if k in counted else carried[k]
+            for k in range(len(variables))
+        ]
 
     def iteration(position: Array, values: Sequence[Operand]) -> Sequence[Operand]:
         index = m.map(lambda low, by: low + by * convert(position, low.dtype), lower, step)
+        everything = all_carried(Value(position), values)
         if trips is None:
-            return m.region(body, [index, *values])
+            yielded = m.region(body, [index, *everything])
+            return [yielded[k] for k in others]
         running = m.map(lambda count: lax.lt(lax.full_like(count, position), count), trips)
         with m.only_where(running):
-            yielded = m.region(body, [index, *values])
-        return [m.select(op, running, new, old) for new, old in zip(yielded, values, strict=True)]
+            yielded = m.region(body, [index, *everything])
+        return [m.select(op, running, yielded[k], old) for k, old in zip(others, values, strict=True)]
 
-    start = _batched_where(m, carried, initial)
+    start = _batched_where(m, [variables[k] for k in others], [initial[k] for k in others])
+    times = Value(np.int32(limit)) if trips is None else trips
     if isinstance(limit, int) and limit == 1:
         once = iteration(np.int32(0), start)
         _check_fixed(m, op, start, once)
-        return once
-    return _loop(m, op, body, start, iteration, lambda f, carry: lax.fori_loop(0, limit, f, carry))
+        return all_carried(times, once)
+    after = _loop(m, op, body, start, iteration, lambda f, carry: lax.fori_loop(0, limit, f, carry))
+    return all_carried(times, after)
+
+
+def _steps(body: Block) -> list[list[Variable] | None]:
+    """For each value that a loop carries: what is added to it in every iteration, where that is all that
+    happens to it and comes from outside the loop; else None."""
+    definitions = {result: operation for operation in body.operations for result in operation.results}
+    inside = {*body.arguments, *definitions}
+
+    def steps(carried: Variable, value: Variable) -> list[Variable] | None:
+        found = []
+        while value is not carried:
+            addition = definitions.get(value)
+            if addition is None or addition.name not in ("tt.addptr", "arith.addi"):
+                return None
+            value, step = addition.operands
+            if step in inside and addition.name == "arith.addi":
+                value, step = step, value
+            if step in inside or step.type.element == "i1":
+                return None
+            found.append(step)
+        return found
+
+    return [steps(*pair) for pair in zip(body.arguments[1:], body.terminator.operands, strict=True)]
+
+
+def _advanced(m: Machine, operand: Operand, steps: Sequence[Value], times: Value) -> Operand:
+    """`operand` with the steps added so many times: a sum that XLA computes where it is used, rather than a
+    tensor that a loop carries. It wraps as additions one after the other do."""
+    moving = moving_part(operand)
+    for step in steps:
+        moving = m.map(
+            lambda old, by, count: lax.add(old, lax.mul(convert(by, old.dtype), convert(count, old.dtype))),
+            moving,
+            step,
+            times,
+        )
+    return with_moving_part(operand, moving)
 
 
 def _trip_count(m: Machine, op: Operation, lower: Value, upper: Value, step: Value) -> Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from jax import lax
 
@@ -137,6 +138,17 @@ def _compare_integers(m: Machine, op: Operation, one: Value, other: Value) -> Re
 # --- Floats --------------------------------------------------------------------------------------
 
 
+def rounded(function: Elementwise) -> Elementwise:
+    """`function` of floats, with a result in bfloat16 rounded to it for sure. XLA computes bfloat16 in fp32
+    on CPUs, and is free to leave out the rounding between two operations; not `reduce_precision`."""
+
+    def wrapped(*arrays: Array) -> Array:
+        result = function(*arrays)
+        return lax.reduce_precision(result, 8, 7) if result.dtype == ml_dtypes.bfloat16 else result
+
+    return wrapped
+
+
 def number_over_nan(function: Elementwise) -> Elementwise:
     """`function` of two floats, where a NaN gives way to a number."""
 
@@ -149,11 +161,11 @@ def number_over_nan(function: Elementwise) -> Elementwise:
 
 elementwise(
     {
-        "arith.addf": lax.add,
-        "arith.subf": lax.sub,
-        "arith.mulf": lax.mul,
-        "arith.divf": lax.div,
-        "arith.remf": lax.rem,
+        "arith.addf": rounded(lax.add),
+        "arith.subf": rounded(lax.sub),
+        "arith.mulf": rounded(lax.mul),
+        "arith.divf": rounded(lax.div),
+        "arith.remf": rounded(lax.rem),
         "arith.negf": lax.neg,
         "arith.maximumf": lax.max,
         "arith.minimumf": lax.min,

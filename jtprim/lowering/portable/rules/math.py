@@ -10,7 +10,7 @@ from jax import lax
 
 from jtprim.lowering.portable.values import Array, bits_of, reinterpret
 
-from .arith import Elementwise, elementwise
+from .arith import Elementwise, elementwise, rounded
 
 
 def _scaled(function: Callable[[Array], Array], factor: float) -> Callable[[Array], Array]:
@@ -86,7 +86,7 @@ elementwise(
     {
         "math.absf": lax.abs,
         "math.absi": _absolute,
-        "math.fma": fused,
+        "math.fma": rounded(fused),
         "math.powf": lax.pow,
         "tt.precise_sqrt": lax.sqrt,
         "tt.precise_divf": lax.div,
