@@ -27,5 +27,6 @@ from jtprim.primitive import launch_parameters as launch_parameters
 from jtprim.primitive import triton_kernel_p as triton_kernel_p
 from jtprim.sharding import axis_size as axis_size
 from jtprim.specialize.binder import Specialization as Specialization
+from jtprim.specialize.target import get_compute_capability as get_compute_capability
 
 __version__ = "0.1.0"

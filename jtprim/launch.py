@@ -245,10 +245,11 @@ def triton_call(*args: Any, kernel: Any, grid: GridLike, **kwargs: Any) -> Any:
         out_type: a pytree of shapes, one for a parameter, whose structure is returned.
         input_output_aliases: arguments that the kernel also writes: a parameter (of a tuple, all arrays in
           it); a list of them, in which a list inside groups their results in a tuple; or a mapping
-          from a parameter to the position of its result in the declared shapes.
-        zeroed_outputs: outputs that are zero before the kernel runs: parameters (a position at which the
-          signature has no output is one among the declared shapes); or a function of the metaparameters
-          that returns them.
+          from a parameter to the position of its result in the declared shapes, in which numbers may also
+          count the arrays passed, where that alone makes sense.
+        zeroed_outputs: outputs that are zero before the kernel runs: parameters; numbers
+          count the signature's, or all of them the declared shapes, where that alone makes sense; or a
+          function of the metaparameters that returns these.
         target: what to compile for where no GPU is at hand: ``"cuda:90"``, ``"hip:gfx942"``, a
           `GPUTarget`, or a sequence of these. An NVIDIA target may be given as ``compute_capability=90``.
         donate: gives the in-outs of an eager launch away, as `jax.jit` does with donated arguments: the

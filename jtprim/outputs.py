@@ -21,7 +21,7 @@ from jtprim.arguments import (
     coordinate_text,
     normalize_coordinate,
 )
-from jtprim.errors import LaunchTypeError, LaunchValueError
+from jtprim.errors import LaunchTypeError, LaunchValueError, listing
 from jtprim.specialize.configs import is_shaped
 from jtprim.specialize.kernel import Parameter
 
@@ -164,11 +164,15 @@ class Placed:
       aliases: coordinates of in-outs, in the order of their results.
       rebuild: makes what the launch returns from the equation's results; those of Refs, which come
         last, are left out.
+      declared: the coordinates of the declared shapes in their order, in-outs' among them.
+      named: whether the shapes were declared by the parameters' names.
     """
 
     out_shape: dict[NormalCoordinate, Any]
     aliases: tuple[NormalCoordinate, ...]
     rebuild: Callable[[Sequence[Any]], Any]
+    declared: tuple[NormalCoordinate, ...] = ()
+    named: bool = False
 
 
 def place_outputs(
@@ -210,6 +214,7 @@ class _Placement:
         ]
         self.out_shape: dict[NormalCoordinate, Any] = {}
         self.aliases: list[NormalCoordinate] = []
+        self.declared: list[NormalCoordinate] = []
 
     def normal(self, coordinate: Any, setting: str) -> NormalCoordinate:
         return normalize_coordinate(coordinate, self.names, kernel=self.kernel, setting=setting)
@@ -217,7 +222,8 @@ class _Placement:
     def place(self, refs: Sequence[NormalCoordinate]) -> Placed:
         shapes = self.outputs.shapes
         wrap: Callable[[list[Any]], Any] | None = None
-        if isinstance(shapes, Mapping) and not self.outputs.typed:
+        named = isinstance(shapes, Mapping) and not self.outputs.typed
+        if named:
             results = self._mapping(shapes)
         elif self.outputs.typed or self.outputs.positions or not isinstance(shapes, (list, tuple)):
             results, wrap = self._pytree(shapes)
@@ -247,7 +253,7 @@ class _Placement:
             return found[0] if len(found) == 1 else tuple(found) or None
 
         typed = self.outputs.typed
-        return Placed(self.out_shape, tuple(self.aliases), rebuild)
+        return Placed(self.out_shape, tuple(self.aliases), rebuild, tuple(self.declared), named)
 
     def ordered(self) -> list[NormalCoordinate]:
         """The outputs in the order of the signature."""
@@ -260,6 +266,12 @@ class _Placement:
 
     def _mapping(self, shapes: Mapping[Any, Any]) -> list[Nest]:
         """Outputs that are named: results come in the order of the signature."""
+        if self.outputs.positions:
+            raise LaunchValueError(
+                f"input_output_aliases is {dict(self.outputs.positions)!r}, which gives in-outs a place "
+                "among the declared shapes, but out_shape declares these by name; list the in-outs' names instead.",
+                kernel=self.kernel,
+            )
         if self.outputs.names is not None:
             listed = {self.normal(name, "out_names") for name in self.outputs.names}
             if listed != {self.normal(key, "out_shape") for key in shapes}:
@@ -280,6 +292,7 @@ class _Placement:
         """Shapes of any structure, one for a parameter; some may be in-outs' results."""
         shapes, treedef = jax.tree.flatten(tree, is_leaf=is_shaped)
         in_outs = {}
+        of_numbers = self._numbered_in_outs()
         for coordinate, position in self.outputs.positions.items():
             if not 0 <= position < len(shapes):
                 raise LaunchValueError(
@@ -287,7 +300,7 @@ class _Placement:
                     "declared.",
                     kernel=self.kernel,
                 )
-            in_outs[position] = self.normal(coordinate, "input_output_aliases")
+            in_outs[position] = of_numbers.get(coordinate) or self.normal(coordinate, "input_output_aliases")
         names = self.outputs.names
         keys: Iterator[NormalCoordinate]
         if names is not None and len(names) == len(shapes):  # those of in-outs among them
@@ -298,10 +311,38 @@ class _Placement:
         for position, shape in enumerate(shapes):
             if position in in_outs:
                 self.aliases.append(in_outs[position])
+                self.declared.append(in_outs[position])
                 results.append(in_outs[position])
             else:
                 results.append(self._output(next(keys), shape))
         return results, None if tree is None else functools.partial(jax.tree.unflatten, treedef)
+
+    def _numbered_in_outs(self) -> dict[Any, NormalCoordinate]:
+        """What the numbers in a mapping of in-outs to results mean, where they don't count parameters.
+
+        jax-triton counts the arrays that the launch passes, and AMD's fork the kernel's parameters.
+        """
+        numbers = [one for one in self.outputs.positions if isinstance(one, int)]
+        arrays = [
+            one
+            for name in self.names
+            if name in self.passed and not _is_plain(self.passed[name])
+            for one in _arrays_at((name,), self.passed)
+        ]
+        if not set(range(len(arrays))).issuperset(numbers):
+            return {}
+        by_array = {number: arrays[number] for number in numbers}
+        by_parameter = {number: self.normal(number, "input_output_aliases") for number in numbers}
+        if not set(arrays).issuperset(by_parameter.values()):
+            return by_array
+        if by_array != by_parameter:
+            raise LaunchValueError(
+                f"input_output_aliases has {listing(map(str, numbers))}, which as positions of parameters "
+                f"mean {listing(map(coordinate_text, by_parameter.values()))}, and as positions of the "
+                f"arrays that are passed {listing(map(coordinate_text, by_array.values()))}; name the parameters.",
+                kernel=self.kernel,
+            )
+        return {}
 
     def _sequence(self, shapes: Sequence[Any]) -> tuple[list[Nest], Callable[[list[Any]], Any] | None]:
         """A sequence of shapes: one of its elements for a parameter, which is a tuple if the element is.
@@ -365,6 +406,7 @@ class _Placement:
                 f"{coordinate_text(coordinate)!r} is declared as an output twice.", kernel=self.kernel
             )
         self.out_shape[coordinate] = shape
+        self.declared.append(coordinate)
         return coordinate
 
     def _in_out(self, alias: Any) -> Nest:
@@ -412,38 +454,75 @@ def zeroed_indices(
     """Indices, among the outputs in signature order, of those that `zeroed_outputs` names.
 
     Args:
-      zeroed: a coordinate (of a tuple, for all outputs in it), or a sequence of these. A position at
-        which the signature has no output is one among the declared outputs.
+      zeroed: a coordinate (of a tuple, for all outputs in it), or a sequence of these. The numbers in it
+        are all positions in the signature, or all positions among the declared shapes, by whichever of the
+        two they are all outputs.
       placed: the outputs.
       parameters, kernel: of the kernel.
 
     Raises:
-      LaunchValueError: it names an in-out, or no output.
+      LaunchValueError: it names an in-out, or no output; or its numbers mean one thing as positions in the
+        signature and another as positions among the declared shapes.
     """
     names = [parameter.name for parameter in parameters]
     ordered = sorted(placed.out_shape, key=lambda key: (names.index(key[0]), *key[1:]))
-    declared = list(placed.out_shape)
-    in_signature = {names.index(key[0]) for key in ordered}
-    coordinates: list[Any] = [zeroed] if isinstance(zeroed, (str, int)) else list(zeroed or ())
-    found: set[int] = set()
-    for one in coordinates:
-        if isinstance(one, int) and not isinstance(one, bool) and one not in in_signature:
-            inside = declared[one : one + 1] if one >= 0 else []
-        else:
-            key = normalize_coordinate(one, names, kernel=kernel, setting="zeroed_outputs")
-            inside = [other for other in ordered if other[: len(key)] == key]
-            if not inside and any(other[: len(key)] == key for other in placed.aliases):
-                raise LaunchValueError(
-                    f"zeroed_outputs names {coordinate_text(key)!r}, which is an in-out: zeroing it would "
-                    "lose what it was given; pass zeros for it, or declare it as an output.",
-                    kernel=kernel,
-                    parameter=key[0],
-                )
-        if not inside:
+    listed: list[Any] = [zeroed] if isinstance(zeroed, (str, int)) else list(zeroed or ())
+    numbers = [one for one in listed if isinstance(one, int) and not isinstance(one, bool)]
+    coordinates = [one for one in listed if one not in numbers or isinstance(one, bool)]
+    found: set[NormalCoordinate] = set()
+    for one in [*_numbered(numbers, placed, names, kernel=kernel), *coordinates]:
+        key = normalize_coordinate(one, names, kernel=kernel, setting="zeroed_outputs")
+        inside = [other for other in ordered if other[: len(key)] == key]
+        if not inside and any(other[: len(key)] == key for other in placed.aliases):
             raise LaunchValueError(
-                f"zeroed_outputs has {one!r}, which is no output; outputs are "
-                f"{', '.join(map(coordinate_text, ordered)) or 'none'}.",
+                f"zeroed_outputs names {coordinate_text(key)!r}, which is an in-out: zeroing it would "
+                "lose what it was given; pass zeros for it, or declare it as an output.",
                 kernel=kernel,
+                parameter=key[0],
             )
-        found.update(map(ordered.index, inside))
-    return tuple(sorted(found))
+        if not inside:
+            raise _no_output(one, ordered, kernel)
+        found.update(inside)
+    return tuple(sorted(map(ordered.index, found)))
+
+
+def _numbered(
+    numbers: Sequence[int], placed: Placed, names: Sequence[str], *, kernel: str
+) -> list[NormalCoordinate]:
+    """The coordinates that the numbers in `zeroed_outputs` mean.
+
+    jax-triton counts the declared shapes, and AMD's fork the kernel's parameters. Where the launch declares
+    its outputs by name, numbers count parameters first.
+    """
+    in_signature = {names.index(key[0]) for key in placed.out_shape}
+    readings: list[list[NormalCoordinate]] = []
+    if in_signature.issuperset(numbers):
+        readings.append([(names[number],) for number in numbers])
+    if set(range(len(placed.declared))).issuperset(numbers):
+        readings.append([placed.declared[number] for number in numbers])
+    if not readings:
+        aliased = {names.index(key[0]) for key in placed.aliases}
+        if aliased.union(in_signature).issuperset(numbers):  # said to be an in-out by the caller
+            return [(names[number],) for number in numbers]
+        count = range(len(placed.declared))
+        wrong = next((one for one in numbers if one not in count and one not in in_signature), numbers[0])
+        raise _no_output(wrong, list(placed.out_shape), kernel)
+    outputs = [
+        {key for key in placed.out_shape for one in reading if key[: len(one)] == one} for reading in readings
+    ]
+    if outputs[0] != outputs[-1] and not placed.named:
+        raise LaunchValueError(
+            f"zeroed_outputs has {listing(map(str, numbers))}, which as positions of parameters mean "
+            f"{listing(map(coordinate_text, readings[0]))}, and as positions of the declared shapes "
+            f"{listing(map(coordinate_text, readings[1]))}; name the parameters.",
+            kernel=kernel,
+        )
+    return readings[0]
+
+
+def _no_output(one: Any, outputs: Sequence[NormalCoordinate], kernel: str) -> LaunchValueError:
+    return LaunchValueError(
+        f"zeroed_outputs has {one!r}, which is no output; outputs are "
+        f"{', '.join(map(coordinate_text, outputs)) or 'none'}.",
+        kernel=kernel,
+    )

@@ -131,3 +131,23 @@ def test_a_number_is_of_no_axes_and_no_constexpr():
         run(X, jt.by_value(2.0), 1.0, 100)
     with pytest.raises(LaunchTypeError, match="argument 'BLOCK' is an array .* static_argnames"):
         jax.jit(lambda b: jt.kernel(add)[1](X, X, n=100, BLOCK=b, out_shape={"out_ptr": X}))(32)
+
+
+@triton.jit
+def scale_by_pointer(factor_ptr, x_ptr, out_ptr, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets) * tl.load(factor_ptr))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_where_a_kernel_wants_a_pointer_to_a_number_the_error_says_how_to_pass_one(platform):
+    x = X[:64]
+    scaled = lambda factor: jt.kernel(scale_by_pointer, target="cuda:90")[1](
+        factor, x, BLOCK=64, out_shape={"out_ptr": x}
+    )
+    lowered = lambda factor: jax.jit(scaled).trace(factor).lower(lowering_platforms=(platform,))
+    lowered(jnp.float32(3.0))
+    with pytest.raises(triton.CompilationError, match=r"tl\.load\(factor_ptr\)") as caught:
+        lowered(3.0)
+    assert "factor_ptr: a number that went through jax.jit" in caught.value.__notes__[-1]
+    assert "jnp.float32(x)" in caught.value.__notes__[-1]

@@ -228,8 +228,9 @@ def test_a_compile_error_comes_with_tritons_excerpt(platform, target):
 
 
 def test_a_compile_error_reaches_those_who_run_on_the_cpu_too():
-    with pytest.raises(triton.CompilationError, match=re.escape("value.no_such_method()")):
+    with pytest.raises(triton.CompilationError, match=re.escape("value.no_such_method()")) as caught:
         jt.kernel(wrong)[1](X, out_shape=X)
+    assert caught.value.__notes__[0] == "while jtprim read the IR of wrong"
 
 
 def test_a_failed_compilation_is_tried_again(compilations):

@@ -220,6 +220,19 @@ def test_an_alias_of_a_tuple_is_of_all_arrays_in_it():
     np.testing.assert_array_equal(y, X * 3)
 
 
+def test_pointers_to_constants_are_pointers():
+    """Triton 3.9 gives their address space a name: ``!tt.ptr<f32, "constant">``."""
+
+    @triton.jit
+    def shifted(x_ptr: tl.const, total_ptr, n, BLOCK: tl.constexpr):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + offsets, mask=offsets < n)
+        tl.store(total_ptr + offsets, tl.load(total_ptr + offsets, mask=offsets < n) + x, mask=offsets < n)
+
+    # In-outs are discovered, so that the pointers are followed too.
+    np.testing.assert_array_equal(launch(shifted, X, X, 100, BLOCK=32), 2 * X)
+
+
 def test_aliases_as_a_mapping_give_the_position_of_the_result():
     out = launch(scale_in_place, X, 100, 2.0, BLOCK=32, out_shape=X, input_output_aliases={0: 0})
     np.testing.assert_array_equal(out, X * 2)
@@ -514,6 +527,7 @@ def test_discovered_outputs_may_be_donated():
         (LaunchValueError, "'n', for which the launch passes no array", lambda: launch(add, X, X, X, 1, BLOCK=32, input_output_aliases="n", grid=1)),
         (LaunchValueError, "names 'x_ptr' twice", lambda: launch(scale_in_place, X, 1, 1, BLOCK=32, input_output_aliases=["x_ptr", 0])),
         (LaunchTypeError, "input_output_aliases is 1.5", lambda: launch(add, X, input_output_aliases=1.5)),
+        (LaunchValueError, "gives in-outs a place among the declared shapes, but out_shape declares these by name; list", lambda: launch(add, X, X, n=1, BLOCK=32, out_shape={"out_ptr": X}, input_output_aliases={"x_ptr": 0})),
         (LaunchValueError, "gives result 1", lambda: launch(scale_in_place, X, 1, 1, out_shape=X, input_output_aliases={0: 1})),
         (LaunchTypeError, "argument 'BLOCK' is an array", lambda: launch(add, X, X, 1, BLOCK=X, out_shape=X, grid=1)),
         (LaunchTypeError, "argument 'BLOCK' is a set that can't be hashed", lambda: launch(add, X, X, 1, BLOCK={1}, out_shape=X, grid=1)),

@@ -240,6 +240,29 @@ def test_a_tuple_of_in_outs_is_a_tuple_of_results():
     assert jax.tree.map(lambda x: float(x[0]), found) == (4.0, (7.25, 8.25), (6.25,))
 
 
+@triton.jit
+def raise_one(n, x_ptr, pair, WHICH: tl.constexpr):
+    pointer = (x_ptr, pair[0], pair[1])[WHICH]
+    tl.store(pointer, tl.load(pointer) + n)
+
+
+@pytest.mark.parametrize("number, which", [(0, 0), ("x_ptr", 0), (2, 2), (("pair", 0), 1)])
+def test_numbers_in_a_mapping_of_in_outs_count_arrays_where_they_count_no_parameter(number, which):
+    found = jt.kernel(raise_one)[1](
+        5, ONE, (ONE, ONE), WHICH=which, out_shape=ONE, input_output_aliases={number: 0}
+    )
+    np.testing.assert_array_equal(found, ONE + 5)
+
+
+def test_numbers_in_a_mapping_of_in_outs_that_mean_two_things_are_refused():
+    message = (
+        r"raise_one: input_output_aliases has 1, which as positions of parameters mean x_ptr, and as "
+        r"positions of the arrays that are passed pair\[0\]; name the parameters"
+    )
+    with pytest.raises(LaunchValueError, match=message):
+        jt.kernel(raise_one)[1](5, ONE, (ONE, ONE), WHICH=0, out_shape=ONE, input_output_aliases={1: 0})
+
+
 # --- Zeroed outputs ----------------------------------------------------------------------------
 
 
@@ -275,6 +298,58 @@ def test_zeroed_outputs_are_coordinates(zeroed, expected):
     )(ONE)
     [configuration] = operands.eqns[0].params["configurations"]
     assert configuration.zeroed == expected
+
+
+@triton.jit
+def place_three(x_ptr, a_ptr, b_ptr, c_ptr):
+    tl.store(a_ptr, tl.load(x_ptr))
+    tl.store(b_ptr, tl.load(x_ptr))
+    tl.store(c_ptr, tl.load(x_ptr))
+
+
+def zeroed_parameters(zeroed, *args, **declared):
+    """The parameters that a launch of `place_three` zeroes."""
+    names = [name for name in ("a_ptr", "b_ptr", "c_ptr") if name not in declared.get("given", ())]
+    declared.pop("given", None)
+    jaxpr = jax.make_jaxpr(lambda *args: jt.kernel(place_three)[1](*args, zeroed_outputs=zeroed, **declared))(
+        *args
+    )
+    [configuration] = jaxpr.eqns[0].params["configurations"]
+    return [names[index] for index in configuration.zeroed]
+
+
+@pytest.mark.parametrize(
+    "zeroed, expected",
+    [
+        ([3], ["c_ptr"]),  # three shapes are declared: a parameter's position alone
+        ([0], ["a_ptr"]),  # parameter 0 is an input: a shape's position alone
+        ([0, 1], ["a_ptr", "b_ptr"]),  # together: neither is the position of a parameter
+        ([3, "a_ptr"], ["a_ptr", "c_ptr"]),
+        ([0, 1, 2], ["a_ptr", "b_ptr", "c_ptr"]),
+        ([1, 2, 3], ["a_ptr", "b_ptr", "c_ptr"]),
+    ],
+)
+def test_numbers_of_zeroed_outputs_count_parameters_or_declared_shapes(zeroed, expected):
+    assert zeroed_parameters(zeroed, ONE, out_shape=[ONE] * 3) == expected
+
+
+def test_numbers_of_zeroed_outputs_that_mean_two_things_are_refused():
+    message = (
+        "place_three: zeroed_outputs has 2, which as positions of parameters mean b_ptr, and as positions of "
+        "the declared shapes c_ptr; name the parameters"
+    )
+    with pytest.raises(LaunchValueError, match=message):
+        zeroed_parameters(2, ONE, out_shape=[ONE] * 3)
+    assert zeroed_parameters(2, ONE, out_shape=dict.fromkeys(["a_ptr", "b_ptr", "c_ptr"], ONE)) == ["b_ptr"]
+
+
+def test_numbers_of_zeroed_outputs_count_the_shapes_of_in_outs():
+    """As in jax-triton, where an in-out's shape is among those declared."""
+    aliased = {"out_shape": [ONE] * 3, "input_output_aliases": {"a_ptr": 0}, "given": ("a_ptr",)}
+    for zeroed, expected in (([3], ["c_ptr"]), ([1, 2], ["b_ptr", "c_ptr"])):
+        assert zeroed_parameters(zeroed, ONE, ONE, **aliased) == expected
+    with pytest.raises(LaunchValueError, match="zeroed_outputs names 'a_ptr', which is an in-out"):
+        zeroed_parameters(0, ONE, ONE, **aliased)
 
 
 def test_an_in_out_cannot_be_zeroed():

@@ -2,9 +2,11 @@
 
 import dataclasses
 
+import jax
 import pytest
 from triton.backends.compiler import GPUTarget
 
+import jtprim as jt
 from jtprim.errors import LaunchValueError
 from jtprim.specialize.target import (
     forced_targets,
@@ -119,3 +121,22 @@ def test_a_forced_target_comes_before_all_else():
     with forced_targets([MI300, GPUTarget("cuda", 100, 32)]):
         assert resolve(devices=[Device("9.0")], named=["cuda:80"]).arch == 100
     assert resolve(devices=[Device("9.0")]) == H100
+
+
+@dataclasses.dataclass
+class LocalDevice(Device):
+    platform: str = "gpu"
+    device_kind: str = "some GPU"
+
+
+def test_the_compute_capability_of_a_local_gpu_is_a_number(monkeypatch):
+    cpu, nvidia, amd = jax.devices("cpu")[0], LocalDevice("9.0"), LocalDevice("gfx942")
+    monkeypatch.setattr(jax, "local_devices", lambda: [cpu, nvidia, amd])
+    assert jt.get_compute_capability() == jt.get_compute_capability(nvidia) == 90
+    with pytest.raises(ValueError, match="has no CUDA compute capability; pass an NVIDIA GPU"):
+        jt.get_compute_capability(1)
+    with pytest.raises(ValueError, match="has no CUDA compute capability"):
+        jt.get_compute_capability(cpu)
+    for index in (2, -1):
+        with pytest.raises(ValueError, match=f"there is no GPU {index}: JAX has 2.*target='cuda:90'"):
+            jt.get_compute_capability(index)

@@ -51,12 +51,14 @@ class Adapter:
       specialization: signature, constexprs and attributes by the function's own parameters.
       paths: for each of the function's parameters, its path in the kernel's signature.
       text: of a generated function.
+      numbers: parameters that the kernel gets by value, of what a generated function gets pointers to.
     """
 
     function: JITFunction
     specialization: Specialization
     paths: tuple[Path, ...]
     text: str = ""
+    numbers: tuple[str, ...] = ()
 
     def kernel_path(self, path: Path) -> Path:
         """The path in the kernel's signature of what is at `path` in the function's."""
@@ -113,7 +115,13 @@ def adapt(
     order = sorted(pieces, key=lambda piece: _holds(piece[1], Output))  # a stable sort
     paths = tuple(path for path, _ in order)
     text, types = _source_text(source, arguments, paths, batching)
-    return Adapter(_jit(source, text, types), _permute(specialization, paths), paths, text)
+    permuted = _permute(specialization, paths)
+    numbers = tuple(
+        name
+        for (name, _), (_, tree) in zip(permuted.signature, order, strict=True)
+        if isinstance(tree, Operand) and tree.by_value
+    )
+    return Adapter(_jit(source, text, types), permuted, paths, text, numbers)
 
 
 def _is_changed(leaf: Leaf) -> bool:

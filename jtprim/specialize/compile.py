@@ -259,6 +259,11 @@ def raise_compile_error(error: Exception, adapter: Adapter, note: str) -> NoRetu
     if generated and isinstance(error.__cause__, triton.CompilationError):
         error = error.__cause__
     error.add_note(note)
+    if adapter.numbers:
+        error.add_note(
+            f"{', '.join(adapter.numbers)}: a number that went through jax.jit, or a weakly typed array of "
+            "one, comes by value; for a pointer to it pass an array with a dtype, such as jnp.float32(x)"
+        )
     raise error
 
 

@@ -204,8 +204,9 @@ class _Reader:
         return variable
 
 
-_TENSOR = re.compile(r"tensor<((?:\d+x)*)([^,]*?)(?:,.*)?>", re.DOTALL)
-_POINTER = re.compile(r"!tt\.ptr<([^,<>]*)(?:, *\d+)?>")
+_TENSOR = re.compile(r"tensor<((?:\d+x)*)(!tt\.ptr<[^<>]*>|[^,]*?)(?:,.*)?>", re.DOTALL)
+# Address spaces are numbers, since Triton 3.9 also names: ``!tt.ptr<f32, "constant">``.
+_POINTER = re.compile(r"!tt\.ptr<([^,<>]*)(?:, *[^<>]*)?>")
 _SHARED = re.compile(r"!ttg\.memdesc<((?:\d+x)*)([^,]*?),.*>", re.DOTALL)
 
 

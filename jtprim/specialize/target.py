@@ -23,6 +23,7 @@ ENVIRONMENT_VARIABLE = "JTPRIM_TARGET"
 
 # Triton's name of the backend for each of JAX's GPU platforms.
 BACKENDS = {"cuda": "cuda", "rocm": "hip"}
+_GPU_PLATFORMS = ("gpu", *BACKENDS)  # as devices name theirs
 
 # The portable lowering reads the IR that Triton makes for this target: before Hopper, tensor
 # descriptors are rewritten to plain pointers.
@@ -151,6 +152,31 @@ def target_of_device(device: Any) -> GPUTarget:
     """The target of one of JAX's GPU devices, from its public `compute_capability`."""
     capability = str(device.compute_capability)
     return parse_target(f"hip:{capability}" if capability.startswith("gfx") else f"cuda:{capability}")
+
+
+def get_compute_capability(device: int | jax.Device = 0) -> int:
+    """The CUDA compute capability of one of this process's NVIDIA GPUs, as one number: 90 for 9.0.
+
+    Args:
+      device: the GPU, or its index among those of `jax.local_devices`.
+
+    Raises:
+      ValueError: it is no NVIDIA GPU, or there is none of that index.
+    """
+    if isinstance(device, int):
+        found = [one for one in jax.local_devices() if one.platform in _GPU_PLATFORMS]
+        if not 0 <= device < len(found):
+            raise ValueError(
+                f"there is no GPU {device}: JAX has {len(found)} in this process; a kernel compiles without "
+                "one for a target that is named, as in target='cuda:90'."
+            )
+        device = found[device]
+    target = target_of_device(device) if device.platform in _GPU_PLATFORMS else None
+    if target is None or target.backend != "cuda":
+        raise ValueError(
+            f"device {device} ({device.device_kind}) has no CUDA compute capability; pass an NVIDIA GPU."
+        )
+    return int(target.arch)
 
 
 def target_of_device_kind(kind: str) -> GPUTarget | None:

@@ -18,7 +18,7 @@ from triton.runtime.jit import JITFunction
 
 from jtprim import compat
 from jtprim.specialize.adapters import Adapter
-from jtprim.specialize.compile import ast_source, check_options
+from jtprim.specialize.compile import ast_source, check_options, raise_compile_error
 from jtprim.specialize.target import PORTABLE, PORTABLE_GLUON
 
 # The options that the frontend reads. All others steer code generation for one GPU, which the
@@ -33,11 +33,15 @@ def kernel_ttir(adapter: Adapter, options: tuple[tuple[str, Any], ...]) -> str:
     """`portable_ttir` of a kernel, for a specialization made for the portable target.
 
     Raises:
-      triton.CompilationError: the frontend's own error, unchanged.
+      triton.CompilationError: the kernel's source is at fault; with the excerpt that Triton shows.
       LaunchValueError: an option has a value that Triton refuses.
     """
-    check_options(adapter.specialization.source, _frontend_options(dict(options)), PORTABLE)
-    return portable_ttir(ast_source(adapter), dict(options))
+    source = adapter.specialization.source
+    check_options(source, _frontend_options(dict(options)), PORTABLE)
+    try:
+        return portable_ttir(ast_source(adapter), dict(options))
+    except Exception as error:
+        raise_compile_error(error, adapter, f"while jtprim read the IR of {source.name}")
 
 
 def portable_ttir(source: Any, options: Mapping[str, object]) -> str:
