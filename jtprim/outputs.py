@@ -269,7 +269,8 @@ class _Placement:
         if self.outputs.positions:
             raise LaunchValueError(
                 f"input_output_aliases is {dict(self.outputs.positions)!r}, which gives in-outs a place "
-                "among the declared shapes, but out_shape declares these by name; list the in-outs' names instead.",
+                "among the declared shapes, but out_shape declares these by name; list the in-outs' names "
+                "instead.",
                 kernel=self.kernel,
             )
         if self.outputs.names is not None:
@@ -336,10 +337,13 @@ class _Placement:
         if not set(arrays).issuperset(by_parameter.values()):
             return by_array
         if by_array != by_parameter:
+            parameters, passed = (
+                listing(map(coordinate_text, by.values())) for by in (by_parameter, by_array)
+            )
             raise LaunchValueError(
                 f"input_output_aliases has {listing(map(str, numbers))}, which as positions of parameters "
-                f"mean {listing(map(coordinate_text, by_parameter.values()))}, and as positions of the "
-                f"arrays that are passed {listing(map(coordinate_text, by_array.values()))}; name the parameters.",
+                f"mean {parameters}, and as positions of the arrays that are passed {passed}; name the "
+                "parameters.",
                 kernel=self.kernel,
             )
         return {}
