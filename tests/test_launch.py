@@ -1,5 +1,7 @@
 """The launch syntax: how arguments, keywords, grids and outputs are taken, and what is refused."""
 
+import linecache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -218,6 +220,15 @@ def test_an_alias_of_a_tuple_is_of_all_arrays_in_it():
     x, y = launch(scale_all, ((X, 2.0), [X, 3.0]), 100, BLOCK=128, input_output_aliases="pairs", grid=1)
     np.testing.assert_array_equal(x, X * 2)
     np.testing.assert_array_equal(y, X * 3)
+
+
+def test_a_kernel_may_come_from_text_without_a_module():
+    text = "@triton.jit\ndef double(x_ptr):\n    tl.store(x_ptr, tl.load(x_ptr) * 2)\n"
+    linecache.cache["<double>"] = (len(text), None, text.splitlines(True), "<double>")
+    names = {"triton": triton, "tl": tl}
+    exec(compile(text, "<double>", "exec"), names)
+    assert names["double"].__module__ is None
+    np.testing.assert_array_equal(jt.kernel(names["double"])[1](X[5:6]), X[5:6] * 2)
 
 
 def test_pointers_to_constants_are_pointers():

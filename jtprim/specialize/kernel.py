@@ -212,7 +212,7 @@ def _track(function: JITCallable, seen: set[int]) -> Iterator[_Tracked]:
     called before they were compiled themselves, and no version notices that a called function was
     replaced, so calls are followed here by the names in the code.
     """
-    if id(function) in seen or function.__module__.startswith("triton."):
+    if id(function) in seen or (function.__module__ or "").startswith("triton."):
         return
     seen.add(id(function))
     cache_key(function)  # fills in the names that it uses
