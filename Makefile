@@ -3,6 +3,7 @@
 # make check   format, lint, types and those tests
 # make bench   the benchmarks
 # make docs    docs/operations.md, the table of the portable lowering's operations
+# make collections   docs/collections.md: published packages' kernels on the CPU, beside PyTorch
 # make clean   removes what these made
 #
 # Each makes a virtual environment of its own at first use. PYTHON, VENV, PINS and PYTEST_ARGS may be
@@ -27,7 +28,13 @@ INSTALLED := $(VENV)/installed
 TOOLS := $(VENV)/installed-tools
 PLOTTING := $(VENV)/installed-plotting
 
-.PHONY: demo test check style bench docs clean
+# PyTorch asks for a Triton of its own, for which the supported one is put in place.
+COLLECTIONS := .venv-collections
+TORCH ?= torch
+PACKAGES := liger-kernel==0.8.5 fla-core==0.6.0 conch-triton-kernels==1.3 lightning-attn==0.0.5 \
+  cut-cross-entropy==25.1.1
+
+.PHONY: demo test check style bench docs collections clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m examples.demo
@@ -48,6 +55,9 @@ bench: $(PLOTTING)
 docs: $(INSTALLED)
 	$(BIN)/python docs/operations.py
 
+collections: $(COLLECTIONS)/installed
+	JAX_PLATFORMS=cpu $(COLLECTIONS)/bin/python -m tests.collections
+
 clean:
 	rm -rf .venv* build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
@@ -63,4 +73,11 @@ $(TOOLS): $(INSTALLED)
 
 $(PLOTTING): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet -e '.[bench]' $(PINS)
+	touch $@
+
+$(COLLECTIONS)/installed: pyproject.toml
+	$(PYTHON) -m venv $(COLLECTIONS)
+	$(COLLECTIONS)/bin/python -m pip install --quiet '$(TORCH)' einops packaging
+	$(COLLECTIONS)/bin/python -m pip install --quiet --no-deps $(PACKAGES)
+	$(COLLECTIONS)/bin/python -m pip install --quiet --upgrade -e . triton $(PINS)
 	touch $@

@@ -186,7 +186,7 @@ class _Reader:
         )
 
     def _region(self, parsed: Any) -> Region:
-        blocks = tuple(parsed.blocks)
+        blocks = _by_control_flow(tuple(parsed.blocks))
         arguments = [
             tuple(self._define(argument, _name(str(argument.location))) for argument in block.arguments)
             for block in blocks
@@ -202,6 +202,34 @@ class _Reader:
         variable = Variable(_type(str(value.type)), name)
         self._variables[value] = variable
         return variable
+
+
+def _by_control_flow(blocks: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Blocks in reverse postorder: each after those that jump to it, unless control flow goes in circles.
+
+    MLIR allows any order after the first. A block that early returns share, for one, may be printed before
+    blocks that jump to it. Blocks that are never reached are left out.
+    """
+    if len(blocks) < 2:
+        return blocks
+    finished: list[Any] = []
+    met = [blocks[0]]  # a list: MLIR's bindings compare blocks, and don't hash them
+    waiting = [(blocks[0], _successors(blocks[0]))]
+    while waiting:
+        block, successors = waiting[-1]
+        if successors:
+            following = successors.pop()
+            if following not in met:
+                met.append(following)
+                waiting.append((following, _successors(following)))
+        else:
+            finished.append(block)
+            waiting.pop()
+    return tuple(reversed(finished))
+
+
+def _successors(block: Any) -> list[Any]:
+    return list(block.operations[len(block.operations) - 1].operation.successors)
 
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)(!tt\.ptr<[^<>]*>|[^,]*?)(?:,.*)?>", re.DOTALL)

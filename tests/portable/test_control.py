@@ -6,6 +6,7 @@ import pytest
 import triton
 import triton.language as tl
 
+from jtprim.lowering.portable import execute
 from tests.portable.launching import launch
 
 
@@ -76,6 +77,59 @@ def test_programs_that_return_early_store_nothing_more(n):
     x = np.array([1, -2, 3, -4, 5, -6, 7, -8], np.float32)
     out = launch(returns_early, (8,), x, jnp.full(8, 9, jnp.float32), n, written=[1])
     np.testing.assert_array_equal(out, np.where(np.arange(8) < n, np.where(x < 0, -1, 2 * x), 9))
+
+
+@triton.jit
+def returns_from_branches(x, out, n):
+    p = tl.program_id(0)
+    if p >= n:
+        return
+    v = tl.load(x + p)
+    if v < 0:
+        if v < -4:
+            return
+        v = -v
+    else:
+        if v > 5:
+            return
+    tl.store(out + p, v * 2)
+
+
+def test_early_returns_may_share_a_block():
+    x = np.array([1, -2, 3, -4, 5, -6, 7, -8], np.float32)
+    out = launch(returns_from_branches, (8,), x, jnp.full(8, 9, jnp.float32), 7, written=[1])
+    left = (np.arange(8) >= 7) | (x < -4) | (x > 5)
+    np.testing.assert_array_equal(out, np.where(left, 9, 2 * np.abs(x)))
+
+
+# Blocks after the first stand in any order in MLIR: here one that both branches jump to comes before them.
+SHUFFLED = """
+"builtin.module"() ({
+  "tt.func"() <{function_type = (!tt.ptr<f32>) -> (), sym_name = "shuffled"}> ({
+  ^bb0(%out: !tt.ptr<f32>):
+    %p = "tt.get_program_id"() <{axis = 0 : i32}> : () -> i32
+    %two = "arith.constant"() <{value = 2 : i32}> : () -> i32
+    %low = "arith.cmpi"(%p, %two) <{predicate = 2 : i64}> : (i32, i32) -> i1
+    "cf.cond_br"(%low)[^done, ^next] <{operandSegmentSizes = array<i32: 1, 0, 0>}> : (i1) -> ()
+  ^done:
+    "tt.return"() : () -> ()
+  ^store:
+    "tt.store"(%place, %value) <{boundaryCheck = array<i32>}> : (!tt.ptr<f32>, f32) -> ()
+    "cf.br"()[^done] : () -> ()
+  ^next:
+    %place = "tt.addptr"(%out, %p) : (!tt.ptr<f32>, i32) -> !tt.ptr<f32>
+    %value = "arith.sitofp"(%p) : (i32) -> f32
+    %five = "arith.constant"() <{value = 5 : i32}> : () -> i32
+    %high = "arith.cmpi"(%p, %five) <{predicate = 5 : i64}> : (i32, i32) -> i1
+    "cf.cond_br"(%high)[^done, ^store] <{operandSegmentSizes = array<i32: 1, 0, 0>}> : (i1) -> ()
+  }) : () -> ()
+}) : () -> ()
+"""
+
+
+def test_blocks_run_in_the_order_of_control_flow():
+    (out,) = execute(SHUFFLED, (8, 1, 1), [jnp.full(8, 9, jnp.float32)], [0], kernel="shuffled")
+    np.testing.assert_array_equal(out, [9, 9, 2, 3, 4, 9, 9, 9])
 
 
 @triton.jit
