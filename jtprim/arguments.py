@@ -86,12 +86,15 @@ class Batching:
     """How a batched launch spreads over the grid.
 
     Attributes:
-      axis: of the grid, along which the kernel itself has one program.
-      sizes: the batch's extents, outermost first; along `axis` run as many programs as their product.
+      axis: of the grid.
+      sizes: the batch's extents, outermost first; along `axis` run as many times the programs of one launch
+        as their product, all of one launch before those of the next.
+      folded: whether a launch itself may have other than one program along `axis`.
     """
 
     axis: int
     sizes: tuple[int, ...]
+    folded: bool = False
 
     @property
     def size(self) -> int:
@@ -99,7 +102,7 @@ class Batching:
 
     def grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
         """The grid of all launches together, from that of one."""
-        x, y, z = (self.size if axis == self.axis else size for axis, size in enumerate(grid))
+        x, y, z = (self.size * size if axis == self.axis else size for axis, size in enumerate(grid))
         return x, y, z
 
 

@@ -7,6 +7,7 @@ Each section says what it is for and which versions it tells apart.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -228,6 +229,48 @@ def tma_element_type(element_type: int) -> int:
     from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST
 
     return int(TMA_DTYPE_DEVICE_TO_HOST[element_type])
+
+
+# --- Triton: changing a module -----------------------------------------------------------------
+
+
+def ir_builder(context: Any) -> Any:
+    """What makes operations of Triton's IR."""
+    from triton._C import libtriton
+
+    return libtriton.ir.builder(context)
+
+
+def called_operations(module: Any) -> list[tuple[Any, str]]:
+    """The operations about a program's place in the grid, in all functions but the entry.
+
+    Returns:
+      Each with ``"tt.get_program_id x"``, ``"tt.get_num_programs z"`` and such; inline assembly with its
+      text; what cluster launch control says with its name. Triton 3.6 doesn't tell an operation's axis; all
+      versions print operations in the order in which they are walked.
+    """
+    printed = re.findall(
+        r"^\s*%\S+ = (tt\.get_program_id|tt\.get_num_programs) ([xyz])", module.str_nodebug(), re.M
+    )
+    asks = iter([" ".join(words) for words in printed])
+    found: list[tuple[Any, str]] = []
+    of_function: list[tuple[Any, str]] = []
+
+    def visit(operation: Any) -> None:  # a function comes after what is in it
+        name = operation.get_name()
+        if name in ("tt.get_program_id", "tt.get_num_programs"):
+            of_function.append((operation, next(asks)))
+        elif name == "ttng.clc_get_program_id":
+            of_function.append((operation, name))
+        elif name == "tt.elementwise_inline_asm":
+            of_function.append((operation, operation.get_str_attr("asm_string")))
+        elif name == "tt.func":
+            if operation.get_str_attr("sym_visibility") != "public":
+                found.extend(of_function)
+            of_function.clear()
+
+    module.walk(visit)
+    return found
 
 
 # --- Triton: printing a module in generic form ------------------------------------------------

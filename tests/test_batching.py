@@ -1,6 +1,7 @@
 """`jax.vmap` of launches, against a Python loop."""
 
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -93,41 +94,130 @@ def test_a_batch_is_one_launch_along_a_free_axis(platform):
     np.testing.assert_array_equal(batched(x), 2 * x)
 
 
-def test_an_axis_that_the_kernel_asks_about_is_not_free():
-    @triton.jit
-    def places(out_ptr, x_ptr, AXIS: tl.constexpr):
-        value = tl.load(x_ptr) + 100 * tl.program_id(AXIS) + 1000 * tl.num_programs(AXIS)
-        tl.store(out_ptr + tl.program_id(0), value)
+@triton.jit
+def places(out_ptr, x_ptr, AXIS: tl.constexpr):
+    value = tl.load(x_ptr) + 100 * tl.program_id(AXIS) + 1000 * tl.num_programs(AXIS)
+    tl.store(out_ptr + tl.program_id(0), value)
 
+
+def test_a_kernel_that_asks_about_the_batchs_axis_sees_one_program_along_it():
     x = normal(3, 1)
-    for axis, free in ((0, 2), (1, 2), (2, 1)):
+    for axis in range(3):
         launch = lambda x: jt.kernel(places)[1](x_ptr=x, AXIS=axis, out_shape={"out_ptr": x})  # noqa: B023
         [eqn] = eqns(jax.vmap(launch), x)
-        assert eqn.params["batching"].axis == free
+        assert eqn.params["batching"].axis == 2
         np.testing.assert_allclose(jax.vmap(launch)(x), x + 1000, rtol=1e-6)
 
 
 def test_a_batch_beyond_an_axis_limit_takes_another():
     x = jnp.arange(70_000, dtype=jnp.float32)[:, None]
     f = lambda x: jt.kernel(add)[1](x, x, n=1, BLOCK=1, out_shape={"out_ptr": x})
-    jaxpr = jax.make_jaxpr(jax.vmap(f))(x)
-    assert "triton_kernel" in str(jaxpr)
+    [eqn] = eqns(jax.vmap(f), x)
+    assert eqn.params["batching"].axis == 0
     np.testing.assert_array_equal(jax.vmap(f)(x[:100]), 2 * x[:100])
+    several = lambda x: jt.kernel(add)[3](x, x, n=1, BLOCK=1, out_shape={"out_ptr": x})
+    [eqn] = eqns(jax.vmap(several), x)
+    assert (eqn.params["batching"].axis, eqn.params["batching"].folded) == (0, True)
+
+
+def test_where_no_axis_has_room_for_a_batch_launches_run_one_after_the_other():
+    # As JAX sees it: the shapes alone are 2^31 programs.
+    x = jax.ShapeDtypeStruct((2**17, 1), jnp.float32)
+    f = lambda x: jt.kernel(add)[2**15, 2, 2](x, x, n=1, BLOCK=1, out_shape={"out_ptr": x})
+    assert not eqns(jax.vmap(f), x)
+    assert len(jax.make_jaxpr(jax.vmap(f))(x).eqns) == 1
 
 
 @triton.jit
 def full_grid(x_ptr, out_ptr):
-    place = tl.program_id(0) * 4 + tl.program_id(1) * 2 + tl.program_id(2)
-    tl.store(out_ptr + place, 2 * tl.load(x_ptr + place))
+    extents = tl.num_programs(0) * 100 + tl.num_programs(1) * 10 + tl.num_programs(2)
+    place = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(2) + tl.program_id(2)
+    tl.store(out_ptr + place, extents + tl.load(x_ptr + place))
 
 
-def test_without_a_free_axis_launches_run_one_after_the_other():
-    x = normal(3, 8)
+@pytest.mark.parametrize("grid", [(2, 3, 4), (4, 1, 2), (2, 2, 1), (1, 1, 1)])
+@pytest.mark.parametrize("sizes", [(1,), (3,), (2, 3), (2, 1, 2)])
+def test_a_batch_shares_an_axis_where_the_launch_has_programs_along_all(grid, sizes):
+    count, extents = math.prod(grid), int("".join(map(str, grid)))
+    x = normal(*sizes, count)
+    f = lambda x: jt.kernel(full_grid)[grid](x, out_shape={"out_ptr": x})
+    batched = f
+    for _ in sizes:
+        batched = jax.vmap(batched)
+    [eqn] = eqns(batched, x)
+    assert eqn.params["batching"].folded == (1 not in grid)
+    np.testing.assert_array_equal(jax.jit(batched)(x), x + extents)
+    np.testing.assert_array_equal(jax.vmap(f, 1, 1)(x.reshape(-1, count).T), x.reshape(-1, count).T + extents)
+
+
+@pytest.mark.parametrize("platform", ["cuda:90", "hip:gfx942"])
+def test_a_batch_that_shares_an_axis_is_one_launch(platform):
+    x = normal(5, 8)
     f = lambda x: jt.kernel(full_grid)[2, 2, 2](x, out_shape={"out_ptr": x})
-    np.testing.assert_array_equal(jax.vmap(f)(x), 2 * x)
-    np.testing.assert_array_equal(jax.vmap(f, 1, 1)(x.T), 2 * x.T)
-    nested = normal(2, 3, 8)
-    np.testing.assert_array_equal(jax.vmap(jax.vmap(f))(nested), 2 * nested)
+    [one] = jt.inspect(jax.vmap(f), x, platform=platform).kernels
+    assert one.grid == (2, 2, 10)
+    [other] = jt.inspect(jax.vmap(f), normal(5, 8), platform=platform).kernels
+    assert other.binary == one.binary
+
+
+def test_the_binary_of_a_batch_that_shares_an_axis_does_not_depend_on_the_grid():
+    def binary(*grid):
+        x = normal(5, 64)
+        f = lambda x: jt.kernel(full_grid)[grid](x, out_shape={"out_ptr": x})
+        [one] = jt.inspect(jax.vmap(f), x, platform="cuda:90").kernels
+        return one.binary
+
+    assert binary(2, 2, 2) == binary(3, 2, 4)
+
+
+@triton.jit
+def place_of(block_count):
+    return tl.program_id(0) * block_count + tl.program_id(1)
+
+
+@triton.autotune([triton.Config({"BLOCK": block}) for block in (16, 32)], key=[])
+@triton.jit
+def add_by_tiles(x_ptr, shift, total_ptr, out_ptr, M, N, BLOCK: tl.constexpr):
+    """out = x + shift, total += x, where functions that the kernel calls ask for the place."""
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    places = tl.program_id(0) * N + columns
+    mask = (columns < N) & (place_of(tl.num_programs(1)) < M * tl.num_programs(1))
+    x = tl.load(x_ptr + places, mask=mask)
+    tl.store(out_ptr + places, x + shift + tl.program_id(2), mask=mask)
+    if tl.program_id(2) == tl.num_programs(2) - 1:
+        tl.store(total_ptr + places, tl.load(total_ptr + places, mask=mask) + x, mask=mask)
+
+
+@settings(max_examples=15)
+@given(
+    axes=st.tuples(*(st.sampled_from([None, *range(rank + 1)]) for rank in (2, 0, 2))).filter(
+        lambda axes: any(axis is not None for axis in axes)
+    ),
+    size=st.integers(1, 3),
+    rows=st.integers(2, 3),
+    columns=st.integers(33, 50),
+)
+def test_batches_of_kernels_that_use_all_axes_are_their_launches_one_by_one(axes, size, rows, columns):
+    shapes = [[rows, columns], [], [rows, columns]]
+    for shape, axis in zip(shapes, axes, strict=True):
+        if axis is not None:
+            shape.insert(axis, size)
+    args = [normal(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+
+    def f(x, shift, total):
+        grid = lambda meta: (rows, triton.cdiv(columns, meta["BLOCK"]), 2)
+        return jt.kernel(add_by_tiles)[grid](
+            x, jt.by_value(shift), total, M=rows, N=columns,
+            out_shape={"out_ptr": x}, input_output_aliases="total_ptr",
+        )  # fmt: skip
+
+    [eqn] = eqns(jax.vmap(f, axes), *args)
+    assert eqn.params["batching"].folded
+    found = jax.vmap(f, axes)(*args)
+    for member in range(size):
+        one = [a if axis is None else jnp.take(a, member, axis) for a, axis in zip(args, axes, strict=True)]
+        for ours, expected in zip(found, f(*one), strict=True):
+            np.testing.assert_array_equal(ours[member], expected)
 
 
 def test_descriptors_are_batched_one_after_the_other():

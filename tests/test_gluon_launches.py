@@ -23,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.blackwell import mbarrier as blac
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 import jtprim as jt
+from jtprim.errors import UnsupportedError
 from tests.gpu import hopper_kernels as hopper
 
 RNG = np.random.default_rng(0)
@@ -310,3 +311,89 @@ def test_amds_buffer_operations():
     )  # fmt: skip
     np.testing.assert_array_equal(out, np.concatenate([2 * x[:250], [-2], np.zeros(49)]))
     np.testing.assert_allclose(total, [np.asarray(x)[i:250:4].sum() for i in range(4)], rtol=1e-4, atol=1e-5)
+
+
+# --- Batches -------------------------------------------------------------------------------------
+
+
+def launches(f, *args):
+    return [eqn for eqn in jax.make_jaxpr(f)(*args).eqns if eqn.primitive is jt.triton_kernel_p]
+
+
+def multiplied_without_tma(a, b):
+    return with_pointers(hopper.wgmma_matmul_without_tma, a, b)
+
+
+def multiplied_by_own_descriptors(a, b):
+    return with_pointers(hopper.wgmma_matmul_with_own_descriptors, a, b)
+
+
+def multiplied_by_partitions(a, b):
+    """Of warps that ask for the number of programs."""
+    (m, k), n = a.shape, b.shape[1]
+    return jt.kernel(hopper.warp_specialized_matmul_with_own_descriptors)[3](
+        a, b, m, n, k, out_shape={"c_ptr": jax.ShapeDtypeStruct((m, n), a.dtype)},
+        GROUP=8, STAGES=3, num_warps=4, **BLOCKS,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "multiply", [multiplied_without_tma, multiplied_by_own_descriptors, multiplied_by_partitions]
+)
+def test_a_batch_of_gluon_launches_is_one_launch(multiply):
+    a, b = draw(3, 128, 64, dtype="float16"), draw(64, 128, dtype="float16")
+    batched = jax.vmap(multiply, (0, None))
+    assert len(launches(batched, a, b)) == 1
+    for one, found in zip(a, jax.jit(batched)(a, b), strict=True):
+        assert_close(found, exact_product(one, b), 1e-2)
+    [kernel] = jt.inspect(batched, a, b, platform="cuda:90").kernels
+    assert kernel.grid[1:] == (1, 3)
+
+
+@gluon.jit
+def places_in_the_grid(x_ptr, out_ptr):
+    place = (gl.program_id(0) * gl.num_programs(1) + gl.program_id(1)) * gl.num_programs(2) + gl.program_id(2)
+    gl.store(out_ptr + place, gl.load(x_ptr + place) + 100.0 * gl.num_programs(2))
+
+
+@pytest.mark.parametrize("platform", ["cuda:90", "hip:gfx942"])
+def test_a_batch_of_gluon_launches_may_share_an_axis(platform):
+    x = draw(5, 24)
+    batched = jax.vmap(lambda x: jt.kernel(places_in_the_grid)[2, 3, 4](x, out_shape={"out_ptr": x}))
+    assert len(launches(batched, x)) == 1
+    np.testing.assert_array_equal(batched(x), x + 400)
+    [kernel] = jt.inspect(batched, x, platform=platform).kernels
+    assert kernel.grid == (2, 3, 20)
+
+
+def test_a_batch_of_launches_on_amds_buffers_is_one_launch():
+    x = draw(3, 300)
+
+    def launch(x):
+        return jt.kernel(through_buffers)[2](
+            x, jnp.zeros(300), n=250, BLOCK=256, total_ptr=jnp.zeros(4),
+            input_output_aliases=["out_ptr", "total_ptr"], target="hip:gfx942",
+        )  # fmt: skip
+
+    assert len(launches(jax.vmap(launch), x)) == 1
+    outs, totals = jax.vmap(launch)(x)
+    for one, out, total in zip(x, outs, totals, strict=True):
+        np.testing.assert_array_equal(out, launch(one)[0])
+        np.testing.assert_allclose(total, launch(one)[1], rtol=1e-4, atol=1e-5)
+    [kernel] = jt.inspect(jax.vmap(launch), x, platform="hip:gfx942").kernels
+    assert kernel.grid == (2, 1, 3)
+
+
+@gluon.jit
+def where_in_the_grid_by_assembly(out_ptr):
+    place = gl.inline_asm_elementwise("mov.u32 $0, %ctaid.z;", "=r", [], dtype=gl.int32, is_pure=True, pack=1)
+    gl.store(out_ptr, place)
+
+
+def test_assembly_that_asks_for_the_batchs_axis_is_refused():
+    x = jnp.zeros((2, 1), jnp.int32)
+    batched = jax.vmap(
+        lambda x: jt.kernel(where_in_the_grid_by_assembly)[1](x, input_output_aliases="out_ptr")
+    )
+    with pytest.raises(UnsupportedError, match=r"where_in_the_grid_by_assembly: asks by inline assembly"):
+        jt.inspect(batched, x, platform="cuda:90")

@@ -75,17 +75,6 @@ def written_paths(adapter: Adapter, options: tuple[tuple[str, Any], ...]) -> fro
     return frozenset(adapter.kernel_path(paths[position]) for position in access.writes)
 
 
-@functools.lru_cache(maxsize=1024)
-def read_axes(adapter: Adapter, options: tuple[tuple[str, Any], ...]) -> frozenset[int]:
-    """The axes of the grid that a kernel asks about: a program's place, or the number of programs.
-
-    Args, raises: as `written_paths`.
-    """
-    asking = ("tt.get_program_id", "tt.get_num_programs")
-    operations = read(kernel_ttir(adapter, options)).operations()
-    return frozenset(int(one.attributes["axis"]) for one in operations if one.name in asking)
-
-
 _Origins = frozenset[int]
 _NONE: _Origins = frozenset()
 
@@ -227,4 +216,3 @@ def _is_reference(variable: Variable) -> bool:
 
 def clear_caches() -> None:
     written_paths.cache_clear()
-    read_axes.cache_clear()

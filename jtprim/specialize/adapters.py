@@ -6,6 +6,9 @@ in the runtime's order and which calls the kernel; Triton inlines the call. So d
 scalar argument is in memory, which the adapter loads, and a batched launch, whose adapter moves each pointer
 to the arrays of its own member of the batch. The text is put where Python's `linecache` finds it, so
 that Triton can read it and errors can show it.
+
+What a batched kernel itself asks about its place in the grid is answered as in a launch of its own
+(`answer_unbatched`).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import linecache
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +27,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.runtime.jit import JITFunction
 
+from jtprim import compat
 from jtprim.arguments import Batching, Branch, Leaf, Operand, Output, Path, Tree, leaves
+from jtprim.errors import UnsupportedError
 from jtprim.specialize.binder import Specialization
 from jtprim.specialize.kernel import KernelSource
 
@@ -52,6 +58,7 @@ class Adapter:
       paths: for each of the function's parameters, its path in the kernel's signature.
       text: of a generated function.
       numbers: parameters that the kernel gets by value, of what a generated function gets pointers to.
+      batching: of a batched launch; the text tells it as well.
     """
 
     function: JITFunction
@@ -59,6 +66,7 @@ class Adapter:
     paths: tuple[Path, ...]
     text: str = ""
     numbers: tuple[str, ...] = ()
+    batching: Batching | None = None
 
     def kernel_path(self, path: Path) -> Path:
         """The path in the kernel's signature of what is at `path` in the function's."""
@@ -106,7 +114,7 @@ def adapt(
       batching: of a batched launch.
       reorder: whether pointers must stand in the runtime's order.
     """
-    changed = any(_is_changed(leaf) for tree in arguments for leaf in leaves(tree))
+    changed = batching is not None or any(_is_changed(leaf) for tree in arguments for leaf in leaves(tree))
     if not changed and (not reorder or in_runtime_order(arguments)):
         return unadapted(source, specialization)
     pieces: list[tuple[Path, Tree]] = []
@@ -121,7 +129,7 @@ def adapt(
         for (name, _), (_, tree) in zip(permuted.signature, order, strict=True)
         if isinstance(tree, Operand) and tree.by_value
     )
-    return Adapter(_jit(source, text, types), permuted, paths, text, numbers)
+    return Adapter(_jit(source, text, types), permuted, paths, text, numbers, batching)
 
 
 def _is_changed(leaf: Leaf) -> bool:
@@ -202,12 +210,54 @@ def _batch_indices(batching: Batching | None) -> list[str]:
     """Lines that compute the program's place in the batch: ``batch0__``, ``batch1__``, ..."""
     if batching is None:
         return []
-    lines = [f"batch__ = tl.program_id({batching.axis}).to(tl.int64)"]
-    inner = batching.size
+    axis, inner = batching.axis, batching.size
+    own = f" // (tl.num_programs({axis}) // {inner})" if batching.folded else ""
+    lines = [f"batch__ = (tl.program_id({axis}){own}).to(tl.int64)"]
     for level, size in enumerate(batching.sizes):
         inner //= size
         lines.append(f"batch{level}__ = batch__ // {inner} % {size}")
     return lines
+
+
+def answer_unbatched(module: Any, context: Any, batching: Batching, kernel: str) -> None:
+    """Makes the functions that a batched launch's adapter calls see the grid of a launch of their own.
+
+    Triton's language has no way to call a function with another `program_id`, so that the operations
+    themselves are replaced, as Triton's frontend made them. The number of a launch's own programs is that of
+    all of them divided by the batch's: the binary doesn't depend on the grid, and needs no argument for it.
+
+    Args:
+      module, context: an adapter's IR, before calls are inlined. It is changed.
+      batching: of the launch.
+      kernel: its name, for messages.
+
+    Raises:
+      UnsupportedError: the kernel asks by other means, whose answer can't be replaced.
+    """
+    letter = "xyz"[batching.axis]
+    builder = compat.ir_builder(context)
+    for operation, asks in compat.called_operations(module):
+        if asks == "ttng.clc_get_program_id" or re.search(rf"%n?(cta|cluster)id\.{letter}", asks):
+            way = "cluster launch control" if asks.startswith("ttng.") else "inline assembly"
+            raise UnsupportedError(
+                f"asks by {way} for a place in the grid, which has the members of a batch along axis "
+                f"{batching.axis}; use tl.program_id, or jax.lax.map in place of jax.vmap.",
+                kernel=kernel,
+            )
+        if asks not in (f"tt.get_program_id {letter}", f"tt.get_num_programs {letter}"):
+            continue
+        asked = operation.get_result(0)
+        builder.set_insertion_point_after(operation)
+        builder.set_loc(asked.get_loc())
+        is_place = asks.startswith("tt.get_program_id")
+        if batching.folded:
+            all_programs = builder.create_get_num_programs(batching.axis)
+            answer = builder.create_sdiv(all_programs, builder.get_int32(batching.size))
+            if is_place:
+                answer = builder.create_srem(builder.create_get_program_id(batching.axis), answer)
+        else:
+            answer = builder.get_int32(0 if is_place else 1)
+        asked.replace_all_uses_with(answer)
 
 
 def _moved(tree: Tree, name: str, annotation: str) -> str:

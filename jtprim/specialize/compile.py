@@ -24,7 +24,7 @@ from triton.runtime.jit import JITFunction
 from jtprim import compat
 from jtprim.arguments import Batching, Static, Tree
 from jtprim.errors import LaunchValueError, OutOfSharedMemoryError, UnsupportedError
-from jtprim.specialize.adapters import Adapter, adapt
+from jtprim.specialize.adapters import Adapter, adapt, answer_unbatched
 from jtprim.specialize.binder import specialize_arguments
 from jtprim.specialize.kernel import KernelSource, PerFunction, parsing
 from jtprim.specialize.target import shared_bytes_limit, target_name
@@ -84,8 +84,10 @@ def options_for(target: GPUTarget, options: Sequence[tuple[str, Any]]) -> dict[s
     return {name: value for name, value in options if name in known}
 
 
-class _OneAtATime:
-    """Of an `ASTSource`: what parses Python waits for other threads that do."""
+class _Source:
+    """Of an `ASTSource`: what parses Python waits for other threads that do, and a batch's grid is hidden."""
+
+    batching: Batching | None = None
 
     def hash(self) -> str:
         with parsing:
@@ -93,14 +95,18 @@ class _OneAtATime:
 
     def make_ir(self, *args: Any) -> Any:
         with parsing:
-            return super().make_ir(*args)  # type: ignore[misc]
+            module = super().make_ir(*args)  # type: ignore[misc]
+        if self.batching is not None:
+            [*_, context] = args
+            answer_unbatched(module, context, self.batching, self.fn.__name__)  # type: ignore[attr-defined]
+        return module
 
 
-class _TritonSource(_OneAtATime, ASTSource):  # type: ignore[misc]
+class _TritonSource(_Source, ASTSource):  # type: ignore[misc]
     pass
 
 
-class _GluonSource(_OneAtATime, GluonASTSource):  # type: ignore[misc]
+class _GluonSource(_Source, GluonASTSource):  # type: ignore[misc]
     pass
 
 
@@ -108,12 +114,14 @@ def ast_source(adapter: Adapter) -> ASTSource:
     """What Triton compiles: a function with its types, constants and attributes."""
     specialization = adapter.specialization
     source_type = _GluonSource if adapter.function.is_gluon() else _TritonSource
-    return source_type(
+    source = source_type(
         adapter.function,
         dict(specialization.signature),
         {path: static.value for path, static in specialization.constexprs},
         {path: [list(pair) for pair in pairs] for path, pairs in specialization.attributes},
     )
+    source.batching = adapter.batching
+    return source
 
 
 def compile_arguments(

@@ -1,8 +1,9 @@
-"""`jax.vmap` of a launch: one launch with the batch along an axis of the grid that the kernel leaves alone.
+"""`jax.vmap` of a launch: one launch with the batch along an axis of the grid.
 
 Every pointer is moved to the arrays of its own member of the batch by an adapter, around the kernel as it
-is. Where no axis is left (the kernel has several programs along each, or asks for its place along it), or
-a batched array is behind a tensor descriptor, the launches run one after the other in one program.
+is. Where the launches have several programs along each axis, the batch shares one with them; the kernel sees
+the grid of one launch. Where no axis has room for the batch, or a batched array is behind a tensor descriptor
+made on the host, the launches run one after the other in one program.
 """
 
 from __future__ import annotations
@@ -16,16 +17,10 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import batching
 from jax.sharding import NamedSharding, PartitionSpec
-from triton import CompilationError
 
 from jtprim import compat
 from jtprim.arguments import Batching, Branch, Operand, Output, Tree, leaves
-from jtprim.primitive import GRID_LIMITS, OutShape, bind_equation, triton_kernel_p
-from jtprim.specialize.access import read_axes
-from jtprim.specialize.adapters import adapt
-from jtprim.specialize.binder import specialize_arguments
-from jtprim.specialize.kernel import KernelSource
-from jtprim.specialize.target import PORTABLE
+from jtprim.primitive import GRID_LIMITS, Configuration, OutShape, bind_equation, triton_kernel_p
 from jtprim.transforms.partitioning import partitioned_batch
 
 
@@ -42,11 +37,13 @@ def _batch(arrays: Sequence[Any], axes: Sequence[int | None], **params: Any) -> 
         results = _divided(params, mesh, axes, operands, batched)
         return results, [0] * len(results)
     shapes = [x.shape[1:] if is_batched else x.shape for x, is_batched in zip(operands, batched, strict=True)]
-    found = _free_axis(params, size, batched, shapes, operands)
-    if found is None:
+    present: Batching | None = params["batching"]
+    sizes = (size,) if present is None else (size, *present.sizes)
+    batching = _batching(params["configurations"], sizes)
+    if batching is None or _behind_descriptor(params["arguments"], batched):
         results = _one_by_one(operands, batched, params)
     else:
-        spread = _spread(params, found, size, batched, shapes)
+        spread = _spread(params, batching, batched, shapes)
         results = triton_kernel_p.bind(*operands, **partitioned_batch(spread, batched, size, operands))
     return results, [0] * len(results)
 
@@ -94,51 +91,42 @@ def _one_by_one(operands: Sequence[Any], batched: Sequence[bool], params: Mappin
     return list(jax.lax.map(one, moving))
 
 
-def _free_axis(
-    params: Mapping[str, Any],
-    size: int,
-    batched: Sequence[bool],
-    shapes: Sequence[tuple[int, ...]],
-    operands: Sequence[Any],
-) -> int | None:
-    """The axis of the grid that the batch can have, or None if there is none."""
-    present: Batching | None = params["batching"]
-    slots = [leaf for tree in params["arguments"] for leaf in leaves(tree)]
-    for slot in slots:
-        moves = isinstance(slot, Output) or (isinstance(slot, Operand) and batched[slot.index])
-        if moves and isinstance(slot, (Operand, Output)) and slot.view is not None:
-            return None
-    if present is not None:
-        return present.axis if present.size * size <= GRID_LIMITS[present.axis] else None
-    source: KernelSource = params["kernel"]
-    if source.function.is_gluon():
-        return None
-    members = [jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in zip(shapes, operands, strict=True)]
-    free = {0, 1, 2}
-    for configuration in params["configurations"]:
-        arguments = configuration.arguments(source, params["arguments"])
-        constexprs = dict(configuration.constexprs)
-        outputs = params["out_shape"].shapes
-        specialization = specialize_arguments(source, arguments, members, outputs, constexprs, PORTABLE)
-        kernel = adapt(source, arguments, specialization, None, reorder=False)
-        try:
-            free -= read_axes(kernel, configuration.options)
-        except CompilationError:
-            return None  # a kernel for its own target alone
-        free -= {axis for axis in range(3) if configuration.grid[axis] != 1}
-    return max((axis for axis in free if size <= GRID_LIMITS[axis]), default=None)
+def _behind_descriptor(arguments: Sequence[Tree], batched: Sequence[bool]) -> bool:
+    """Whether a batched array is behind a descriptor made on the host.
+
+    It describes the array of one launch: a kernel can't move it to another's as it moves a pointer, and gets
+    no array of descriptors from the runtime.
+    """
+    slots = [leaf for tree in arguments for leaf in leaves(tree) if isinstance(leaf, (Operand, Output))]
+    return any(slot.view is not None and (isinstance(slot, Output) or batched[slot.index]) for slot in slots)
+
+
+def _batching(configurations: Sequence[Configuration], sizes: tuple[int, ...]) -> Batching | None:
+    """How a batch spreads over the grid, or None where no axis has room for it.
+
+    An axis with one program is taken before one that the launches' own programs and the batch then share, and
+    the slowest axis before faster ones: the programs of one launch, which have data in common, stay together.
+    """
+    size = math.prod(sizes)
+    found = [
+        Batching(axis, sizes, folded=any(one.grid[axis] != 1 for one in configurations)) for axis in (2, 1, 0)
+    ]
+    fitting = [
+        batching
+        for batching in found
+        if all(one.grid[batching.axis] * size <= GRID_LIMITS[batching.axis] for one in configurations)
+    ]
+    return min(fitting, key=lambda batching: batching.folded, default=None)
 
 
 def _spread(
     params: Mapping[str, Any],
-    axis: int,
-    size: int,
+    batching: Batching,
     batched: Sequence[bool],
     shapes: Sequence[tuple[int, ...]],
 ) -> dict[str, Any]:
     """The parameters of the equation of all launches together."""
-    present: Batching | None = params["batching"]
-    sizes = () if present is None else present.sizes
+    [size, *sizes] = batching.sizes
     out_shape: OutShape = params["out_shape"]
 
     def moved(tree: Tree) -> Tree:
@@ -161,7 +149,7 @@ def _spread(
         **params,
         "arguments": tuple(map(moved, params["arguments"])),
         "out_shape": OutShape(items),
-        "batching": Batching(axis, (size, *sizes)),
+        "batching": batching,
     }
 
 

@@ -1,13 +1,17 @@
 """JAX's transformations on a GPU: batches in one launch, numbers by value, derivatives."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import triton
+import triton.language as tl
 
 import jtprim as jt
 from examples import functions
+from tests.gpu import hopper_kernels
 from tests.gpu.machine import local_target
 from tests.kernels import add, add_tiles_into, double_into_first, scale_in_place
 
@@ -41,6 +45,43 @@ def test_batched_in_outs_moved_outputs_and_scratch_memory():
     )
     for found in jax.vmap(tiles)(x):
         np.testing.assert_array_equal(found, 2 * x)
+
+
+@triton.jit
+def places_in_the_grid(x_ptr, out_ptr):
+    place = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(2) + tl.program_id(2)
+    tl.store(out_ptr + place, tl.load(x_ptr + place) + 100 * tl.num_programs(2))
+
+
+@pytest.mark.parametrize("grid", [(2, 3, 4), (300, 2, 2), (1, 1, 7)])
+def test_a_batch_shares_an_axis_with_programs_of_the_launch(grid):
+    x = normal(3, 5, math.prod(grid))
+    f = lambda x: jt.kernel(places_in_the_grid)[grid](x, out_shape={"out_ptr": x})
+    batched = jax.vmap(jax.vmap(f))
+    assert len(jt.inspect(batched, x, platform=local_target()).kernels) == 1
+    np.testing.assert_array_equal(jax.jit(batched)(x), x + 100 * grid[2])
+
+
+@pytest.mark.parametrize(
+    "kernel, programs",
+    [
+        (hopper_kernels.wgmma_matmul_without_tma, 12),
+        (hopper_kernels.wgmma_matmul_with_own_descriptors, 12),
+        (hopper_kernels.warp_specialized_matmul_with_own_descriptors, 5),
+    ],
+)
+def test_gluon_kernels_are_batched_in_one_launch(kernel, programs):
+    if local_target() != "cuda:90":
+        pytest.skip("written for Hopper")
+    a, b = normal(3, 256, 128).astype(jnp.float16), normal(128, 192, seed=1).astype(jnp.float16)
+    f = lambda a, b: jt.kernel(kernel)[programs](
+        a, b, 256, 192, 128, out_shape={"c_ptr": jax.ShapeDtypeStruct((256, 192), a.dtype)},
+        BLOCK_M=64, BLOCK_N=64, BLOCK_K=64, GROUP=8, STAGES=3, num_warps=4,
+    )  # fmt: skip
+    batched = jax.vmap(f, (0, None))
+    assert len(jt.inspect(batched, a, b, platform=local_target()).kernels) == 1
+    expected = jnp.matmul(a, b, preferred_element_type=jnp.float32)
+    np.testing.assert_allclose(jax.jit(batched)(a, b).astype(jnp.float32), expected, rtol=2e-3, atol=2e-2)
 
 
 def test_autotuned_kernels_are_batched():
