@@ -212,24 +212,23 @@ def _by_control_flow(blocks: tuple[Any, ...]) -> tuple[Any, ...]:
     """
     if len(blocks) < 2:
         return blocks
-    finished: list[Any] = []
-    met = [blocks[0]]  # a list: MLIR's bindings compare blocks, and don't hash them
-    waiting = [(blocks[0], _successors(blocks[0]))]
+
+    def successors(position: int) -> list[int]:
+        *_, terminator = blocks[position].operations
+        return [blocks.index(successor) for successor in terminator.operation.successors]
+
+    finished: list[int] = []
+    met = {0}
+    waiting = [(0, successors(0))]
     while waiting:
-        block, successors = waiting[-1]
-        if successors:
-            following = successors.pop()
-            if following not in met:
-                met.append(following)
-                waiting.append((following, _successors(following)))
-        else:
-            finished.append(block)
+        position, following = waiting[-1]
+        if not following:
+            finished.append(position)
             waiting.pop()
-    return tuple(reversed(finished))
-
-
-def _successors(block: Any) -> list[Any]:
-    return list(block.operations[len(block.operations) - 1].operation.successors)
+        elif (target := following.pop()) not in met:
+            met.add(target)
+            waiting.append((target, successors(target)))
+    return tuple(blocks[position] for position in reversed(finished))
 
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)(!tt\.ptr<[^<>]*>|[^,]*?)(?:,.*)?>", re.DOTALL)

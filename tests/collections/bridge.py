@@ -21,6 +21,7 @@ import numpy as np
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.runtime.autotuner import Heuristics
 from triton.runtime.jit import KernelInterface
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -56,13 +57,19 @@ def launch(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     # Triton binds by position alone; jtprim would pass over what an autotuner sets.
     names = [parameter.name for parameter in kernel_parameters(kernel)]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
+    # What packages compute from arguments they compute from tensors.
+    while isinstance(kernel, Heuristics):
+        for name, heuristic in kernel.values.items():
+            given[name] = heuristic(given)
+        kernel = kernel.fn
+    own_grid = (lambda meta: grid({**meta, **given})) if callable(grid) else grid
     tensors: dict[tuple[Any, ...], torch.Tensor] = {}
     converted = {name: _converted(value, (name,), tensors) for name, value in given.items()}
     if not tensors:
         raise TypeError(f"{kernel_identity(kernel)}: the launch has no tensor to write to.")
     before = [np.array(_memory(tensor)) for tensor in tensors.values()]
     with jax.enable_x64(True):
-        results = _wrapped(kernel)[grid](**converted, input_output_aliases=list(tensors))
+        results = _wrapped(kernel)[own_grid](**converted, input_output_aliases=list(tensors))
         results = jax.tree.leaves(results)
     # Two tensors may share memory: what a launch did not change is left to the other.
     for tensor, old, result in zip(tensors.values(), before, results, strict=True):
@@ -149,6 +156,10 @@ _TORCH_PROPERTIES = SimpleNamespace(
 )
 
 
+def _as_it_stands(function: Any = None, **settings: Any) -> Any:
+    return function or (lambda function: function)
+
+
 @contextlib.contextmanager
 def bridged() -> Iterator[set[str]]:
     """While in force, Triton's launches are jtprim's; gives the kernels launched, as they come.
@@ -176,6 +187,8 @@ def bridged() -> Iterator[set[str]]:
         mock.patch.object(torch.cuda, "device", no_context),
         mock.patch.object(torch.cuda, "synchronize", lambda device=None: None),
         mock.patch.object(triton.runtime.driver, "_active", _Driver()),
+        # What packages hand to `torch.compile` is plain PyTorch: it runs as it stands.
+        mock.patch.object(torch, "compile", _as_it_stands),
     ]
     with contextlib.ExitStack() as stack:
         for patch in patches:
