@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -93,6 +94,6 @@ def _table(title: str, outcomes: Sequence[Outcome]) -> str:
     lines = [f"## {title}\n", "| case | outcome | kernels |", "| --- | --- | --- |"]
     for outcome in outcomes:
         kernels = ", ".join(f"`{kernel.rsplit('.', 1)[1]}`" for kernel in outcome.kernels)
-        reason = outcome.reason.replace("|", "\\|").replace(str(ROOT), "")
+        reason = re.sub(r"\S*/site-packages/", "", outcome.reason.replace("|", "\\|"))
         lines.append(f"| {outcome.case} | {outcome.verdict}{': ' + reason if reason else ''} | {kernels} |")
     return "\n".join(lines) + "\n"
