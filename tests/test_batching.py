@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triton.compiler import ASTSource
 
 import jtprim as jt
 from examples import functions
@@ -218,6 +219,185 @@ def test_batches_of_kernels_that_use_all_axes_are_their_launches_one_by_one(axes
         one = [a if axis is None else jnp.take(a, member, axis) for a, axis in zip(args, axes, strict=True)]
         for ours, expected in zip(found, f(*one), strict=True):
             np.testing.assert_array_equal(ours[member], expected)
+
+
+def text(f, *args):
+    return str(jax.make_jaxpr(f)(*args))
+
+
+def is_one_launch(f, *args):
+    printed = text(f, *args)
+    return printed.count("triton_kernel[") == 1 and "scan[" not in printed and "while[" not in printed
+
+
+@settings(max_examples=60)
+@given(
+    grid=st.tuples(*(st.sampled_from([1, 2, 3, 300, 65535]) for _ in range(3))),
+    sizes=st.lists(st.sampled_from([1, 2, 200, 30_000, 2**20]), min_size=1, max_size=2),
+)
+def test_a_batch_takes_an_axis_that_has_room_and_rather_one_of_its_own(grid, sizes):
+    f = lambda x: jt.kernel(full_grid)[grid](x, out_shape={"out_ptr": x})
+    for _ in sizes:
+        f = jax.vmap(f)
+    x = jax.ShapeDtypeStruct((*sizes, 4), jnp.float32)
+    size, limits = math.prod(sizes), (2**31 - 1, 65535, 65535)
+    rooms = [axis for axis in range(3) if grid[axis] * size <= limits[axis]]
+    own = [axis for axis in rooms if grid[axis] == 1]
+    if rooms:
+        assert is_one_launch(f, x)
+        [eqn] = eqns(f, x)
+        axis = eqn.params["batching"].axis
+        assert axis == max(own or rooms)
+        assert eqn.params["batching"].grid(grid) == (*grid[:axis], grid[axis] * size, *grid[axis + 1 :])
+    else:
+        assert "scan[" in text(f, x)
+
+
+@triton.jit(noinline=True)
+def rows_before(x, y, z):
+    return (z * tl.num_programs(1) + y) * tl.num_programs(0) + x
+
+
+@triton.jit
+def scale_in_grid(out_ptr, x_ptr, factor, total_ptr, shared_ptr):
+    """out = x * factor + shared, total += x + the programs along axis 2; each program has an element."""
+    place = rows_before(tl.program_id(0), tl.program_id(1), tl.program_id(2))
+    x = tl.load(x_ptr + place)
+    tl.store(out_ptr + place, x * factor + tl.load(shared_ptr + tl.program_id(0)))
+    tl.store(total_ptr + place, tl.load(total_ptr + place) + x + tl.num_programs(2))
+
+
+GRID = (2, 3, 2)
+GRID_SHAPES = ((2, 3, 2), (), (2, 3, 2), (2,))
+
+
+def run_in_grid(x, factor, total, shared):
+    return jt.kernel(scale_in_grid)[GRID](
+        x_ptr=x, factor=jt.by_value(factor), total_ptr=total, shared_ptr=shared,
+        out_shape={"out_ptr": x}, input_output_aliases="total_ptr",
+    )  # fmt: skip
+
+
+def reference_in_grid(x, factor, total, shared):
+    return x * factor + shared[None, None], total + x + GRID[2]
+
+
+def grid_arguments(*levels):
+    shapes = [list(shape) for shape in GRID_SHAPES]
+    for size, axes in levels:
+        for shape, axis in zip(shapes, axes, strict=True):
+            if axis is not None:
+                shape.insert(axis, size)
+    return [normal(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+
+
+grid_axes = st.tuples(*(st.sampled_from([None, *range(len(shape) + 1)]) for shape in GRID_SHAPES)).filter(
+    lambda axes: any(axis is not None for axis in axes)
+)
+
+
+@settings(max_examples=10)
+@given(outer=grid_axes, inner=grid_axes, sizes=st.tuples(st.integers(1, 3), st.integers(1, 3)))
+def test_batches_that_share_an_axis_nest_whatever_is_batched(outer, inner, sizes):
+    args = grid_arguments((sizes[1], inner), (sizes[0], outer))
+    nested = lambda f: jax.vmap(jax.vmap(f, inner), outer)
+    assert is_one_launch(nested(run_in_grid), *args)
+    found, expected = jax.jit(nested(run_in_grid))(*args), nested(reference_in_grid)(*args)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_where_no_axis_has_room_for_it_a_batch_of_batches_is_still_right(monkeypatch):
+    axes = (0, None, 0, None)
+    args = grid_arguments((3, axes), (2, axes))
+    nested = lambda f: jax.vmap(jax.vmap(f, axes), axes)
+    monkeypatch.setattr("jtprim.transforms.batching.GRID_LIMITS", (9, 9, 9))  # room for three, not for six
+    assert text(nested(run_in_grid), *args).count("scan[") == 1
+    for ours, theirs in zip(nested(run_in_grid)(*args), nested(reference_in_grid)(*args), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@triton.jit
+def blocks_along_the_last_axis(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    first = ((tl.program_id(1) * 2 + tl.program_id(0)) * tl.num_programs(2) + tl.program_id(2)) * BLOCK
+    offsets = first + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, 2 * tl.load(x_ptr + offsets))
+
+
+@pytest.mark.parametrize("blocks", [(16, 32), (32, 16)])
+def test_a_configuration_with_one_program_along_the_shared_axis_agrees_with_the_others(blocks):
+    configurations = [triton.Config({"BLOCK": block}) for block in blocks]
+    tuned = triton.autotune(configurations, key=[])(blocks_along_the_last_axis)
+    f = lambda x: jt.kernel(tuned)[lambda meta: (2, 2, 32 // meta["BLOCK"])](x, out_shape={"out_ptr": x})
+    x = normal(3, 128)
+    assert is_one_launch(jax.vmap(f), x)
+    np.testing.assert_array_equal(jax.vmap(f)(x), 2 * x)
+    kernels = jt.inspect(jax.vmap(f), x, platform="cuda:90").kernels
+    assert [one.grid for one in kernels] == [(2, 2, 3 * 32 // block) for block in blocks]
+
+
+def test_outputs_that_are_discovered_and_numbers_that_are_traced_share_an_axis():
+    def f(x, out, factor):
+        return jt.kernel(scale_in_grid)[GRID](out, x, jt.by_value(factor), x, jnp.zeros(2))
+
+    x, factors = normal(4, 2, 3, 2), jnp.arange(4.0)
+    assert is_one_launch(jax.vmap(f), x, x, factors)
+    out, total = jax.vmap(f)(x, x, factors)
+    np.testing.assert_allclose(out, x * factors[:, None, None, None], rtol=1e-6)
+    np.testing.assert_allclose(total, 2 * x + GRID[2], rtol=1e-6)
+
+
+def test_a_batch_of_no_launches_that_use_all_axes():
+    axes = (0, None, None, 0)
+    for found in jax.vmap(run_in_grid, axes)(*grid_arguments((0, axes))):
+        assert found.shape == (0, 2, 3, 2)
+
+
+def test_derivatives_of_a_batch_that_shares_an_axis():
+    x, factor, total, shared = grid_arguments((3, (0, 0, None, None)))
+    loss = lambda f: lambda *args: jnp.sum(jnp.sin(f(*args)[0]))
+    batched = lambda f: jax.vmap(jax.grad(loss(f), (0, 1)), (0, 0, None, None))
+    found = batched(run_in_grid)(x, factor, total, shared)
+    expected = batched(reference_in_grid)(x, factor, total, shared)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("platform", ["cuda:90", "hip:gfx942"])
+def test_a_launch_that_is_not_batched_is_compiled_as_triton_does(platform):
+    x = normal(8)
+    f = lambda x: jt.kernel(full_grid)[2, 2, 2](x, out_shape={"out_ptr": x})
+    jt.inspect(jax.vmap(f), normal(3, 8), platform=platform)
+    [one] = jt.inspect(f, x, platform=platform).kernels
+    specialized = jt.specialize(full_grid, x, x, target=platform)
+    own = ASTSource(
+        full_grid,
+        dict(specialized.signature),
+        {path: static.value for path, static in specialized.constexprs},
+        {path: [list(pair) for pair in pairs] for path, pairs in specialized.attributes},
+    )
+    native = triton.compile(own, target=one.binary.target)
+    assert one.binary.image == next(native.asm[stage] for stage in ("cubin", "hsaco") if stage in native.asm)
+    assert one.binary.asm["ttir"] == native.asm["ttir"]
+
+
+@triton.jit
+def place_by_assembly(x_ptr, out_ptr, REGISTER: tl.constexpr):
+    place = tl.inline_asm_elementwise(
+        "mov.u32 $0, %" + REGISTER + ";", "=r", [], dtype=tl.int32, is_pure=True, pack=1
+    )
+    tl.store(out_ptr + place, tl.load(x_ptr + place))
+
+
+def test_assembly_may_ask_for_the_place_along_any_axis_but_the_batchs():
+    def compiled(register):
+        f = lambda x: jt.kernel(place_by_assembly)[2](x, REGISTER=register, out_shape={"out_ptr": x})
+        return jt.inspect(jax.vmap(f), normal(3, 2), platform="cuda:90").kernels
+
+    assert [one.grid for one in compiled("ctaid.x")] == [(2, 1, 3)]
+    for register in ("ctaid.z", "nctaid.z", "clusterid.z"):
+        with pytest.raises(NotImplementedError, match="place_by_assembly: asks by inline assembly"):
+            compiled(register)
 
 
 def test_descriptors_are_batched_one_after_the_other():

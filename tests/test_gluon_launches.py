@@ -397,3 +397,21 @@ def test_assembly_that_asks_for_the_batchs_axis_is_refused():
     )
     with pytest.raises(UnsupportedError, match=r"where_in_the_grid_by_assembly: asks by inline assembly"):
         jt.inspect(batched, x, platform="cuda:90")
+
+
+def test_places_that_cluster_launch_control_tells_are_refused_in_a_batch():
+    clc = pytest.importorskip("triton.experimental.gluon.language.nvidia.blackwell.clc")
+
+    @gluon.jit
+    def steal(out_ptr):
+        layout: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+        answer = gl.allocate_shared_memory(gl.int64, [2], layout)
+        arrived = gl.allocate_shared_memory(gl.int64, [1], blackwell_mbarrier.MBarrierLayout())
+        blackwell_mbarrier.init(arrived, count=1)
+        clc.try_cancel(answer, arrived)
+        gl.store(out_ptr, clc.load_result(answer).program_id(0))
+
+    x = jnp.zeros((2, 1), jnp.int32)
+    batched = jax.vmap(lambda x: jt.kernel(steal)[1](x, input_output_aliases="out_ptr"))
+    with pytest.raises(UnsupportedError, match=r"steal: asks by cluster launch control"):
+        jt.inspect(batched, x, platform="cuda:100")
