@@ -1,5 +1,8 @@
 """Control flow: loops become JAX loops, branches become masks of active programs.
 
+Defined in MLIR's scf, cf and ub dialects (https://mlir.llvm.org/docs/Dialects/SCFDialect/); calls and
+`tt.map_elementwise` in Triton's TritonOps.td.
+
 Both sides of a branch run, with stores and atomics masked, and the results are selected; only a branch
 that is known at trace time to go one way in all programs runs that side alone. A loop runs as often as
 the longest-running program needs it. The number is static where it is known at trace time, which is
@@ -37,6 +40,7 @@ INT32 = np.dtype(np.int32)
 
 @rule("scf.if")
 def _if(m: Machine, op: Operation, condition: Value) -> Results:
+    """Both sides, with stores masked, and the results selected; one side if the condition is known."""
     then, *otherwise = (region for region in op.regions if region.blocks)
     known = m.facts.conditions.get(op)
     if known is not None:
@@ -56,6 +60,7 @@ def _if(m: Machine, op: Operation, condition: Value) -> Results:
 
 @rule("scf.for")
 def _for(m: Machine, op: Operation, lower: Value, upper: Value, step: Value, *initial: Operand) -> Results:
+    """A loop that runs as often as the longest-running program needs it; the others keep their results."""
     body = op.regions[0]
     _, *variables = body.blocks[0].arguments
     known = m.facts.trips.get(op)
@@ -270,6 +275,7 @@ def _while(m: Machine, op: Operation, *initial: Operand) -> Results:
 
 @rule("tt.call")
 def _call(m: Machine, op: Operation, *operands: Operand) -> Results:
+    """A function that was not inlined (`noinline`)."""
     return function(m, m.module.functions[op.attributes["callee"]], operands)
 
 
@@ -376,6 +382,7 @@ def _value(operand: Operand) -> Value:
 
 @rule("ub.poison")
 def _poison(m: Machine, op: Operation) -> Results:
+    """A value that nothing may depend on: zero."""
     kind = op.results[0].type
     if kind.pointer or kind.element not in DTYPES:
         raise m.unsupported(op, "is a pointer that was never set")

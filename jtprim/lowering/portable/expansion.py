@@ -6,6 +6,8 @@ memory. What is known of plain pointers (which programs collide, which accesses 
 them too. Copies happen where they are issued: nothing reads what a copy writes, or writes what it reads,
 before the kernel has waited for it, or its result would be undefined on a GPU.
 
+Defined in Triton's TritonGPUOps.td, TritonNvidiaGPUOps.td and TritonAMDGPUOps.td.
+
 A tensor descriptor dissolves into a pointer, sizes, strides and what is read out of bounds; it exists in
 no operation afterwards. Partitions of `ttg.warp_specialize` use the values around them directly.
 """
@@ -301,6 +303,7 @@ def _token(e: _Expander, op: Operation) -> None:
 
 @_expansion("tt.make_tensor_descriptor")
 def _make_descriptor(e: _Expander, op: Operation, pointer: Variable, *rest: Variable) -> None:
+    """Pointer, sizes, strides and padding, which every use of the descriptor takes."""
     parsed = _parse_descriptor(op.results[0])
     if parsed is None:
         raise e.unsupported(op, "makes a descriptor of a kind that has no portable lowering")
@@ -314,6 +317,7 @@ def _make_descriptor(e: _Expander, op: Operation, pointer: Variable, *rest: Vari
 
 @_expansion("ttng.async_tma_copy_global_to_local")
 def _tma_load(e: _Expander, op: Operation, described: Variable, *rest: Variable) -> None:
+    """A masked load of a block, a store to shared memory, and the bytes' arrival at the barrier."""
     descriptor = e.described(op, described)
     rank = len(descriptor.block)
     coordinates, (*offsets, barrier, result, wanted) = rest[:rank], rest[rank:]
@@ -333,6 +337,7 @@ def _arriving(e: _Expander, barrier: Variable, result: Variable, wanted: Variabl
 
 @_expansion("ttng.async_tma_gather")
 def _tma_gather(e: _Expander, op: Operation, described: Variable, *rest: Variable) -> None:
+    """Rows of a matrix by their numbers, from one column on, like a block."""
     rows, column, barrier, result, wanted = rest
     descriptor = e.described(op, described)
     _arriving(e, barrier, result, wanted, e.load_block(descriptor, (rows, column), result.type.shape))
@@ -348,6 +353,7 @@ def _stored(e: _Expander, view: Variable, shape: tuple[int, ...]) -> Variable:
 
 @_expansion("ttng.async_tma_copy_local_to_global")
 def _tma_store(e: _Expander, op: Operation, described: Variable, *rest: Variable) -> None:
+    """A block from shared memory, without what is outside of the tensor."""
     *coordinates, view = rest
     descriptor = e.described(op, described)
     pointers, mask = e.block_at(descriptor, coordinates, descriptor.block)
@@ -357,6 +363,7 @@ def _tma_store(e: _Expander, op: Operation, described: Variable, *rest: Variable
 
 @_expansion("ttng.async_tma_scatter")
 def _tma_scatter(e: _Expander, op: Operation, described: Variable, *rest: Variable) -> None:
+    """Rows from shared memory to where their numbers say, without what is outside of the tensor."""
     rows, column, view = rest
     pointers, mask = e.block_at(e.described(op, described), (rows, column), view.type.shape)
     e.store(pointers, _stored(e, view, view.type.shape), mask)
@@ -365,6 +372,7 @@ def _tma_scatter(e: _Expander, op: Operation, described: Variable, *rest: Variab
 
 @_expansion("ttng.async_tma_reduce")
 def _tma_reduce(e: _Expander, op: Operation, described: Variable, *rest: Variable) -> None:
+    """A block from shared memory, combined with the tensor by atomics."""
     *coordinates, view = rest
     descriptor = e.described(op, described)
     kinds = _REDUCE_KINDS["i" if descriptor.element.startswith("i") else "f"]
@@ -390,11 +398,13 @@ def _tma_reduce(e: _Expander, op: Operation, described: Variable, *rest: Variabl
 
 @_expansion("ttng.async_tma_prefetch", "amdg.tdm_prefetch", "tt.descriptor_prefetch")
 def _prefetch(e: _Expander, op: Operation, *operands: Variable) -> None:
+    """Nothing: a hint."""
     _token(e, op)
 
 
 @_expansion("ttg.async_copy_global_to_local")
 def _copy_to_shared(e: _Expander, op: Operation, *operands: Variable) -> None:
+    """cp.async: a masked load and a store to shared memory."""
     pointers, view, mask, other = _segments(op, operands)[:4]
     assert pointers is not None and view is not None
     e.emit("ttg.local_store", [e.load(pointers, mask, other), view])
@@ -405,6 +415,7 @@ def _copy_to_shared(e: _Expander, op: Operation, *operands: Variable) -> None:
 def _copy_from_shared(
     e: _Expander, op: Operation, view: Variable, pointers: Variable, *mask: Variable
 ) -> None:
+    """A load from shared memory and a masked store."""
     e.store(pointers, e.emit("ttg.local_load", [view], view.type), mask[0] if mask else None)
     _token(e, op)
 
@@ -419,6 +430,7 @@ def _pointers(e: _Expander, pointer: Variable, offsets: Variable) -> Variable:
 
 @_expansion("amdg.buffer_load")
 def _buffer_load(e: _Expander, op: Operation, *operands: Variable) -> None:
+    """A masked load at a pointer plus offsets."""
     pointer, offsets, _, mask, other = _segments(op, operands)
     assert pointer is not None and offsets is not None
     e.load(_pointers(e, pointer, offsets), mask, other, op.results[0])
@@ -426,6 +438,7 @@ def _buffer_load(e: _Expander, op: Operation, *operands: Variable) -> None:
 
 @_expansion("amdg.buffer_load_to_local")
 def _buffer_load_to_local(e: _Expander, op: Operation, *operands: Variable) -> None:
+    """A masked load at a pointer plus offsets, and a store to shared memory."""
     view, pointer, offsets, mask, other, _ = _segments(op, operands)
     assert view is not None and pointer is not None and offsets is not None
     e.emit("ttg.local_store", [e.load(_pointers(e, pointer, offsets), mask, other), view])
@@ -434,6 +447,7 @@ def _buffer_load_to_local(e: _Expander, op: Operation, *operands: Variable) -> N
 
 @_expansion("amdg.buffer_store")
 def _buffer_store(e: _Expander, op: Operation, *operands: Variable) -> None:
+    """A masked store at a pointer plus offsets."""
     value, pointer, offsets, _, mask = _segments(op, operands)
     assert value is not None and pointer is not None and offsets is not None
     e.store(_pointers(e, pointer, offsets), value, mask)
@@ -441,6 +455,7 @@ def _buffer_store(e: _Expander, op: Operation, *operands: Variable) -> None:
 
 @_expansion("amdg.buffer_atomic_rmw")
 def _buffer_atomic(e: _Expander, op: Operation, *operands: Variable) -> None:
+    """`tt.atomic_rmw` at a pointer plus offsets."""
     pointer, offsets, value, _, mask = _segments(op, operands)
     assert pointer is not None and offsets is not None and value is not None
     pointers = _pointers(e, pointer, offsets)
@@ -450,6 +465,7 @@ def _buffer_atomic(e: _Expander, op: Operation, *operands: Variable) -> None:
 
 @_expansion("amdg.buffer_atomic_cas")
 def _buffer_compare_and_swap(e: _Expander, op: Operation, *operands: Variable) -> None:
+    """`tt.atomic_cas` at a pointer plus offsets."""
     pointer, offsets, compared, value, *_ = operands
     pointers = _pointers(e, pointer, offsets)
     e.emitted.append(dataclasses.replace(op, name="tt.atomic_cas", operands=(pointers, compared, value)))

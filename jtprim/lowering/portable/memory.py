@@ -1,5 +1,7 @@
 """Loads, stores and atomics on flat buffers.
 
+Defined in Triton's include/triton/Dialect/Triton/IR/TritonOps.td.
+
 An address outside the buffer is never touched: loads clip it (what they return is masked by the
 kernel, or undefined on a GPU too), stores and atomics drop it. Stores that may collide are scattered
 without the promise of unique indices; XLA's CPU backend then applies them in order, so that the last
@@ -57,6 +59,7 @@ def write_back(m: Machine, pointer: Pointer, buffer: Array) -> None:
 
 @rule("tt.load")
 def _load(m: Machine, op: Operation, pointer: Pointer, *rest: Value) -> Results:
+    """What pointers point to; `other` where the mask is false, zero if there is none."""
     _, masks, others = op.attributes["operandSegmentSizes"]
     mask = rest[0] if masks else None
     other = rest[masks] if others else None
@@ -110,6 +113,7 @@ def _poll(m: Machine, op: Operation, pointer: Pointer, expected: Value, *timeout
 
 @rule("tt.store", "tt.atomic_store")
 def _store(m: Machine, op: Operation, pointer: Pointer, value: Value, mask: Value | None = None) -> Results:
+    """Writes where the mask is true."""
     store_lanes(m, op, pointer, value, mask)
     return None
 
@@ -194,6 +198,7 @@ _SCATTERS: dict[int, Callable[..., Array]] = {
 
 @rule("tt.atomic_rmw")
 def _atomic(m: Machine, op: Operation, pointer: Pointer, value: Value, mask: Value | None = None) -> Results:
+    """`RMWOp`, element by element where the mask is true; gives what was there before."""
     return atomic_lanes(m, op, pointer, value, mask, op.attributes["atomic_rmw_op"])
 
 
@@ -226,6 +231,7 @@ def _signed(array: Array) -> Array:
 
 @rule("tt.atomic_cas")
 def _compare_and_swap(m: Machine, op: Operation, pointer: Pointer, expected: Value, value: Value) -> Results:
+    """Writes where memory holds what was compared; gives what was there before."""
     check_access(m, op, pointer, None)
     buffer = contents(m, op, pointer)
     offset, (compared, update) = _lanes(m, pointer, None, buffer.size, expected, value)

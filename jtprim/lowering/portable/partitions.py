@@ -380,6 +380,7 @@ def _unsigned_less(one: Array, other: Array) -> Array:
 
 @rule("ttg.warp_specialize")
 def _warp_specialize(m: Machine, op: Operation) -> Results:
+    """Partitions side by side, each as far as its barriers let it go."""
     assert m.programs is None
     outer, m.active = m.active, None
     num_warps = m.num_warps

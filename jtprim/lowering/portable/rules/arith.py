@@ -1,4 +1,8 @@
-"""The arith dialect: integers are signless, so each operation says how it takes its operands' bits."""
+"""The arith dialect: integers are signless, so each operation says how it takes its operands' bits.
+
+Defined in MLIR's ArithOps.td (https://mlir.llvm.org/docs/Dialects/ArithOps/). What is undefined there (a
+shift too far, a division by zero) is whatever XLA makes of it, unless a function says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +39,7 @@ def elementwise(names: dict[str, Elementwise]) -> None:
 
 @rule("arith.constant")
 def _constant(m: Machine, op: Operation) -> Results:
+    """A constant: one number for all elements, or one for each."""
     kind, value = op.results[0].type, op.attributes["value"]
     if isinstance(value, str):
         raise m.unsupported(op, f"is a constant that MLIR's Python bindings can't read: {value[:60]}")
@@ -108,6 +113,7 @@ elementwise(
 
 @rule("arith.ceildivsi", "arith.floordivsi")
 def _rounded_division(m: Machine, op: Operation, one: Value, other: Value) -> Results:
+    """Signed division rounded up (ceildivsi) or down (floordivsi), where `arith.divsi` drops the fraction."""
     up = op.name == "arith.ceildivsi"
 
     def divide(a: Array, b: Array) -> Array:
@@ -127,6 +133,7 @@ _ORDERINGS = (lax.lt, lax.le, lax.gt, lax.ge)
 
 @rule("arith.cmpi")
 def _compare_integers(m: Machine, op: Operation, one: Value, other: Value) -> Results:
+    """`CmpIPredicate`, by number; the order says whether the bits are signed."""
     predicate = op.attributes["predicate"]
     if predicate < 2:
         return m.map((lax.eq, lax.ne)[predicate], one, other)
@@ -207,6 +214,7 @@ _FLOAT_COMPARISONS: tuple[Elementwise, ...] = (
 
 @rule("arith.cmpf")
 def _compare_floats(m: Machine, op: Operation, one: Value, other: Value) -> Results:
+    """`CmpFPredicate`, by number: an ordered one is false, an unordered one true, where a NaN is compared."""
     return m.map(_FLOAT_COMPARISONS[op.attributes["predicate"]], one, other)
 
 
@@ -215,31 +223,37 @@ def _compare_floats(m: Machine, op: Operation, one: Value, other: Value) -> Resu
 
 @rule("arith.select")
 def _select(m: Machine, op: Operation, condition: Value, one: Operand, other: Operand) -> Results:
+    """One of two values or pointers: for each element, or all of it by a scalar condition."""
     return m.select(op, condition, one, other)
 
 
 @rule("arith.extf", "arith.truncf")
 def _convert(m: Machine, op: Operation, value: Value) -> Results:
+    """To a float of other width: exact, or rounded to nearest with ties to even."""
     return m.map(lambda array: convert(array, op.results[0].type.dtype), value)
 
 
 @rule("arith.extsi", "arith.index_cast")
 def _convert_signed(m: Machine, op: Operation, value: Value) -> Results:
+    """To a wider integer with the sign bit repeated; an index to a narrower one keeps the low bits."""
     return m.map(lambda array: convert(signed(array), op.results[0].type.dtype), value)
 
 
 @rule("arith.extui", "arith.index_castui")
 def _convert_unsigned(m: Machine, op: Operation, value: Value) -> Results:
+    """To a wider integer with zeros above; one bit becomes 0 or 1."""
     return m.map(lambda array: convert(unsigned(array), op.results[0].type.dtype), value)
 
 
 @rule("arith.sitofp")
 def _signed_to_float(m: Machine, op: Operation, value: Value) -> Results:
+    """A signed integer, rounded to nearest with ties to even; one bit is 0 or -1."""
     return m.map(lambda array: _integer_to_float(signed(array), op.results[0].type.dtype), value)
 
 
 @rule("arith.uitofp")
 def _unsigned_to_float(m: Machine, op: Operation, value: Value) -> Results:
+    """An unsigned integer, rounded to nearest with ties to even."""
     return m.map(lambda array: _integer_to_float(unsigned(array), op.results[0].type.dtype), value)
 
 
@@ -251,17 +265,20 @@ def _integer_to_float(array: Array, dtype: np.dtype[Any]) -> Array:
 
 @rule("arith.trunci")
 def _truncate(m: Machine, op: Operation, value: Value) -> Results:
+    """The low bits of an integer."""
     dtype = op.results[0].type.dtype
     return m.map(lambda array: _low_bit(array) if dtype == np.bool_ else convert(array, dtype), value)
 
 
 @rule("arith.fptosi")
 def _to_signed(m: Machine, op: Operation, value: Value) -> Results:
+    """Toward zero. What does not fit is undefined in MLIR; here it is what an NVIDIA GPU makes of it."""
     return m.map(lambda array: _to_integer(array, op.results[0].type.dtype), value)
 
 
 @rule("arith.fptoui")
 def _to_unsigned(m: Machine, op: Operation, value: Value) -> Results:
+    """As `arith.fptosi`, into the range of an unsigned integer."""
     dtype = op.results[0].type.dtype
     if dtype == np.bool_:
         return m.map(lambda array: _low_bit(convert(array, np.dtype(np.int32))), value)
@@ -297,6 +314,7 @@ def saturate(array: Array, dtype: np.dtype[Any]) -> Array:
 
 @rule("arith.bitcast", "tt.bitcast")
 def _bitcast(m: Machine, op: Operation, value: Operand) -> Results:
+    """The same bits as another type of the same width; of a pointer, the type that it points to."""
     kind = op.results[0].type
     if isinstance(value, Value):
         return m.map(lambda array: reinterpret(array, kind.dtype), value)

@@ -1,4 +1,7 @@
-"""tt.print and tt.assert: calls back to Python, with the place of each program in the grid."""
+"""tt.print and tt.assert: calls back to Python, with the place of each program in the grid.
+
+Defined in Triton's include/triton/Dialect/Triton/IR/TritonOps.td.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The math dialect, and Triton's precise and approximate variants."""
+"""The math dialect, and Triton's precise and approximate variants.
+
+Defined in MLIR's MathOps.td (https://mlir.llvm.org/docs/Dialects/MathOps/) and Triton's TritonOps.td. Results
+are as exact as XLA's functions; the approximate variants are no less exact than the others.
+"""
 
 from __future__ import annotations
 

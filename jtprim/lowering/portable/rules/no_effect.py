@@ -1,4 +1,8 @@
-"""Operations without an effect here: hints, and waiting for what is done already."""
+"""Operations without an effect here: hints, and waiting for what is done already.
+
+Defined in Triton's TritonOps.td, TritonGPUOps.td, TritonNvidiaGPUOps.td and TritonAMDGPUOps.td, and in MLIR's
+gpu, rocdl and llvm dialects.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,11 @@ from jtprim.specialize.reader import Operation
     "tt.grid_dependency_wait",
 )
 def _nothing(m: Machine, op: Operation, *operands: Operand) -> Results:
+    """Nothing: within a program all is in order, and a hint changes no value."""
     return ()
 
 
 @rule("ttg.convert_layout")
 def _same(m: Machine, op: Operation, operand: Operand) -> Results:
+    """The same tensor, laid out otherwise."""
     return operand

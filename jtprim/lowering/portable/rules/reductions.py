@@ -1,4 +1,7 @@
-"""tt.reduce and tt.scan, with any combine region and any number of operands."""
+"""tt.reduce and tt.scan, with any combine region and any number of operands.
+
+Defined in Triton's include/triton/Dialect/Triton/IR/TritonOps.td, which takes the region to be associative.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +80,7 @@ def _value(result: Operand, shape: tuple[int, ...]) -> Array:
 
 @rule("tt.reduce")
 def _reduce(m: Machine, op: Operation, *operands: Value) -> Results:
+    """A combine region along an axis that goes away, applied to neighbours, which keeps the order."""
     arrays, batched = _whole(m, operands)
     axis = op.attributes["axis"] + batched
     direct = _REDUCTIONS.get(_only_operation(op) or "")
@@ -100,6 +104,7 @@ def _neighbours(array: Array, axis: int) -> tuple[Array, Array]:
 
 @rule("tt.scan")
 def _scan(m: Machine, op: Operation, *operands: Value) -> Results:
+    """A combine region along an axis, with every result on the way; from the end if `reverse`."""
     arrays, batched = _whole(m, operands)
     axis, reverse = op.attributes["axis"] + batched, bool(op.attributes.get("reverse", False))
     direct = _SCANS.get(_only_operation(op) or "")

@@ -1,4 +1,7 @@
-"""Triton's own operations on values: the grid, shapes, pointers, conversions and products."""
+"""Triton's own operations on values: the grid, shapes, pointers, conversions and products.
+
+Defined in Triton's include/triton/Dialect/Triton/IR/TritonOps.td.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +33,19 @@ from .libraries import high_half
 
 @rule("tt.get_program_id")
 def _program_id(m: Machine, op: Operation) -> Results:
+    """This program's place on an axis of the grid; int32."""
     return m.program_ids[op.attributes["axis"]]
 
 
 @rule("tt.get_num_programs")
 def _program_count(m: Machine, op: Operation) -> Results:
+    """The number of programs on an axis of the grid; int32."""
     return Value(np.int32(m.grid[op.attributes["axis"]]))
 
 
 @rule("tt.make_range")
 def _range(m: Machine, op: Operation) -> Results:
+    """The int32 from `start` to `end`, without `end`."""
     start, shape = op.attributes["start"], op.results[0].type.shape
     lanes = lax.iota(np.dtype(np.int32), shape[0])
     return Value(lax.add(lanes, lax.full_like(lanes, start)) if start else lanes)
@@ -50,6 +56,7 @@ def _range(m: Machine, op: Operation) -> Results:
 
 @rule("tt.splat", "tt.broadcast")
 def _broadcast(m: Machine, op: Operation, operand: Operand) -> Results:
+    """A scalar for all elements; a tensor along axes of extent one."""
     shape = op.results[0].type.shape
 
     def broadcast(array: Array, front: int) -> Array:
@@ -62,12 +69,15 @@ def _broadcast(m: Machine, op: Operation, operand: Operand) -> Results:
 
 @rule("tt.reshape", "tt.expand_dims", "tt.unsplat")
 def _reshape(m: Machine, op: Operation, operand: Operand) -> Results:
+    """The same elements in row-major order. So it is with `allow_reorder` too, which lets Triton choose."""
     shape = op.results[0].type.shape
     return m.rearrange(lambda array, front: lax.reshape(array, np.shape(array)[:front] + shape), operand)
 
 
 @rule("tt.trans")
 def _transpose(m: Machine, op: Operation, operand: Operand) -> Results:
+    """Axis `order[i]` becomes axis i."""
+
     def transpose(array: Array, front: int) -> Array:
         return lax.transpose(array, (*range(front), *(axis + front for axis in op.attributes["order"])))
 
@@ -76,6 +86,8 @@ def _transpose(m: Machine, op: Operation, operand: Operand) -> Results:
 
 @rule("tt.join")
 def _join(m: Machine, op: Operation, one: Value, other: Value) -> Results:
+    """Two tensors along a new last axis."""
+
     def join(a: Array, b: Array) -> Array:
         axis = np.ndim(a)
         return lax.concatenate([lax.expand_dims(a, (axis,)), lax.expand_dims(b, (axis,))], axis)
@@ -85,6 +97,8 @@ def _join(m: Machine, op: Operation, one: Value, other: Value) -> Results:
 
 @rule("tt.split")
 def _split(m: Machine, op: Operation, value: Value) -> Results:
+    """The two halves of a last axis of extent two."""
+
     def half(position: int) -> Operand:
         return m.rearrange(lambda x, _: lax.index_in_dim(x, position, np.ndim(x) - 1, keepdims=False), value)
 
@@ -93,6 +107,7 @@ def _split(m: Machine, op: Operation, value: Value) -> Results:
 
 @rule("tt.cat")
 def _concatenate(m: Machine, op: Operation, one: Value, other: Value) -> Results:
+    """One tensor after the other along the first axis, in order, which Triton does not promise."""
     axis = int(one.batched or other.batched)
     return m.map(lambda a, b: lax.concatenate([a, b], axis), one, other)
 
@@ -117,6 +132,7 @@ def _gather(m: Machine, op: Operation, source: Value, indices: Value) -> Results
 
 @rule("tt.histogram")
 def _histogram(m: Machine, op: Operation, values: Value, mask: Value | None = None) -> Results:
+    """How often each number from 0 to the number of bins occurs; others, and masked ones, are not counted."""
     kind = op.results[0].type
     (bins,) = kind.shape
     if mask is not None:  # -1 is in no bin
@@ -136,6 +152,7 @@ def _histogram(m: Machine, op: Operation, values: Value, mask: Value | None = No
 
 @rule("tt.addptr")
 def _add_pointer(m: Machine, op: Operation, pointer: Pointer, offset: Value) -> Results:
+    """A pointer, moved by a signed number of elements."""
     return add_pointer(m, pointer, offset)
 
 
@@ -153,6 +170,7 @@ _TOWARD_ZERO = 0  # Triton's `RoundingMode`
 
 @rule("tt.fp_to_fp")
 def _convert_float(m: Machine, op: Operation, value: Value) -> Results:
+    """To another float type, rounded as `rounding` says; to 8 bits as PTX's ``cvt.rn.satfinite`` does."""
     dtype = op.results[0].type.dtype
     if op.attributes.get("rounding") == _TOWARD_ZERO:
         return m.map(lambda array: _round_toward_zero(array, dtype), value)
@@ -191,6 +209,7 @@ def _clamp(m: Machine, op: Operation, value: Value, low: Value, high: Value) -> 
 
 @rule("tt.mulhiui")
 def _multiply_high(m: Machine, op: Operation, one: Value, other: Value) -> Results:
+    """The upper half of the product of two unsigned integers."""
     return m.map(lambda a, b: signed(high_half(unsigned(a), unsigned(b))), one, other)
 
 

@@ -1,4 +1,7 @@
-"""Shared memory: allocations, views, loads and stores (the `ttg` dialect)."""
+"""Shared memory: allocations, views, loads and stores (the `ttg` dialect).
+
+Defined in Triton's include/triton/Dialect/TritonGPU/IR/TritonGPUOps.td.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from .tt import unpack_e2m1
 
 @rule("ttg.local_alloc")
 def _allocate(m: Machine, op: Operation, value: Value | None = None) -> Results:
+    """A buffer in shared memory, with what a value holds if there is one."""
     view = shared.allocate(m, op.results[0])
     if value is not None:
         shared.write(m, view, value)
@@ -23,11 +27,13 @@ def _allocate(m: Machine, op: Operation, value: Value | None = None) -> Results:
 
 @rule("ttg.local_dealloc")
 def _free(m: Machine, op: Operation, view: Shared) -> Results:
+    """Ends a buffer's life: nothing reads it afterwards."""
     return None
 
 
 @rule("ttg.local_load")
 def _load(m: Machine, op: Operation, view: Shared, *token: Value) -> Results:
+    """What a view holds, as a tensor."""
     return shared.read(m, view)
 
 
@@ -43,6 +49,7 @@ def _store(m: Machine, op: Operation, value: Value, view: Shared, wanted: Value 
 
 @rule("ttg.memdesc_index")
 def _index(m: Machine, op: Operation, view: Shared, place: Value) -> Results:
+    """The view at one place of the first axis, which goes away."""
     indexed = shared.step(m, view, shared.Index(), place)
     if len(op.operands[0].type.shape) == len(op.results[0].type.shape):  # of one axis: it stays
         return shared.step(m, indexed, shared.Reshape(op.results[0].type.shape))
@@ -51,16 +58,19 @@ def _index(m: Machine, op: Operation, view: Shared, place: Value) -> Results:
 
 @rule("ttg.memdesc_subslice")
 def _slice(m: Machine, op: Operation, view: Shared) -> Results:
+    """The part of a view that begins at constant offsets."""
     return shared.step(m, view, shared.Slice(op.attributes["offsets"], op.results[0].type.shape))
 
 
 @rule("ttg.memdesc_trans")
 def _transpose(m: Machine, op: Operation, view: Shared) -> Results:
+    """A view with its axes in another order."""
     return shared.step(m, view, shared.Transpose(op.attributes["order"]))
 
 
 @rule("ttg.memdesc_reshape")
 def _reshape(m: Machine, op: Operation, view: Shared) -> Results:
+    """A view of the same elements in row-major order."""
     return shared.step(m, view, shared.Reshape(op.results[0].type.shape))
 
 
@@ -82,6 +92,7 @@ def _reinterpret(m: Machine, op: Operation, view: Shared) -> Results:
 
 @rule("ttg.local_gather")
 def _gather(m: Machine, op: Operation, view: Shared, indices: Value) -> Results:
+    """`tt.gather` from shared memory."""
     return RULES["tt.gather"](m, op, shared.read(m, view), indices)
 
 
@@ -120,6 +131,7 @@ def _scatter(m: Machine, op: Operation, view: Shared, values: Value, indices: Va
 
 @rule("ttg.async_commit_group", "ttg.async_wait", "amdg.async_wait", "amdg.async_tdm_wait")
 def _wait(m: Machine, op: Operation, *tokens: Value) -> Results:
+    """Groups of copies, and waits for them, which give tokens that nothing needs."""
     return [Value(np.int32(0)) for _ in op.results]
 
 

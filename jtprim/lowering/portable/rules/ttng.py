@@ -1,4 +1,8 @@
-"""What Hopper and Blackwell GPUs have: products of shared memory, tensor memory, barriers."""
+"""What Hopper and Blackwell GPUs have: products of shared memory, tensor memory, barriers.
+
+Defined in Triton's include/triton/Dialect/TritonNvidiaGPU/IR/TritonNvidiaGPUOps.td, and, where that names an
+instruction, in NVIDIA's PTX ISA.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +43,13 @@ def _product(
 def _warp_group_dot(
     m: Machine, op: Operation, one: Operand, other: Operand, sum_: Value, kept: Value | None = None
 ) -> Results:
+    """wgmma: a product of matrices, the second and maybe the first of which are in shared memory."""
     return _product(m, op, one, other, sum_, kept)
 
 
 @rule("ttng.warp_group_dot_wait")
 def _wait_for_products(m: Machine, op: Operation, *values: Operand) -> Results:
+    """The products that are waited for, as they are."""
     return values
 
 
@@ -62,6 +68,7 @@ def _segments(op: Operation, operands: Sequence[Any]) -> list[list[Any]]:
 
 @rule("ttng.tmem_alloc")
 def _allocate(m: Machine, op: Operation, value: Value | None = None) -> Results:
+    """A buffer in tensor memory, with what a value holds if there is one."""
     view = shared.allocate(m, op.results[0])
     if value is not None:
         shared.write(m, view, value)
@@ -70,6 +77,7 @@ def _allocate(m: Machine, op: Operation, value: Value | None = None) -> Results:
 
 @rule("ttng.tmem_load")
 def _load(m: Machine, op: Operation, view: Shared, *token: Value) -> Results:
+    """What tensor memory holds, as a tensor."""
     if any(result.type.shape for result in op.results[1:]):
         raise m.unsupported(
             op, "reduces what it loads, which has no portable lowering; run the kernel on a GPU"
@@ -79,6 +87,7 @@ def _load(m: Machine, op: Operation, view: Shared, *token: Value) -> Results:
 
 @rule("ttng.tmem_store")
 def _store(m: Machine, op: Operation, view: Shared, *rest: Value) -> Results:
+    """Puts a tensor into tensor memory where the predicate holds."""
     *_, value, wanted = rest
     shared.write(m, view, value, wanted)
     return _tokens(op, [])
@@ -86,6 +95,7 @@ def _store(m: Machine, op: Operation, view: Shared, *rest: Value) -> Results:
 
 @rule("ttng.tmem_subslice")
 def _slice(m: Machine, op: Operation, view: Shared) -> Results:
+    """The columns of tensor memory from a constant offset on."""
     shape = op.results[0].type.shape
     axis = op.attributes.get("dim", len(shape) - 1)
     offset = op.attributes["offset" if "offset" in op.attributes else "N"]  # since Triton 3.9; before
@@ -95,6 +105,7 @@ def _slice(m: Machine, op: Operation, view: Shared) -> Results:
 
 @rule("ttng.tmem_copy")
 def _copy(m: Machine, op: Operation, source: Shared, target: Shared, *barrier: Operand) -> Results:
+    """From shared to tensor memory."""
     if op.operands[0].type.shape != op.operands[1].type.shape:
         raise m.unsupported(op, "copies between layouts of scales, which has no portable lowering")
     shared.write(m, target, shared.read(m, source))
@@ -103,6 +114,7 @@ def _copy(m: Machine, op: Operation, source: Shared, target: Shared, *barrier: O
 
 @rule("ttng.tc_gen5_mma")
 def _multiply(m: Machine, op: Operation, *operands: Operand) -> Results:
+    """tcgen05.mma: a product, added to what is in tensor memory or put in its place."""
     (one,), (other,), (target,), _, (kept,), (wanted,), barriers, conditions = _segments(op, operands)
     if op.attributes.get("two_ctas"):
         raise m.unsupported(op, "multiplies in two thread blocks at once, which has no portable lowering")
@@ -121,6 +133,7 @@ _LANES = 32  # in a warp
 
 @rule("ttng.init_barrier")
 def _initialise(m: Machine, op: Operation, barrier: Shared) -> Results:
+    """A barrier, whose phases take `count` arrivals."""
     if m.facts.has_partitions:
         partitions.initialise(m, barrier, op.attributes["count"])
     return None
@@ -128,6 +141,7 @@ def _initialise(m: Machine, op: Operation, barrier: Shared) -> Results:
 
 @rule("ttng.arrive_barrier")
 def _arrive(m: Machine, op: Operation, barrier: Shared, wanted: Value | None = None) -> Results:
+    """So many arrivals at a barrier."""
     if m.facts.has_partitions:
         partitions.arrive(m, barrier, arrivals=op.attributes["count"], condition=wanted)
     return None
@@ -144,6 +158,7 @@ def _expect(m: Machine, op: Operation, barrier: Shared, wanted: Value | None = N
 
 @rule("jtprim.barrier_bytes")
 def _bytes_came(m: Machine, op: Operation, barrier: Shared, wanted: Value | None = None) -> Results:
+    """What TMA does to a barrier when it has copied: bytes that were expected are there (`expansion.py`)."""
     if m.facts.has_partitions:
         size = op.attributes["size"]
         partitions.arrive(m, barrier, arrivals=0, expected_bytes=-size, condition=wanted)
@@ -152,6 +167,7 @@ def _bytes_came(m: Machine, op: Operation, barrier: Shared, wanted: Value | None
 
 @rule("ttng.tc_gen5_commit")
 def _commit(m: Machine, op: Operation, barrier: Shared, *rest: Operand) -> Results:
+    """tcgen05.commit: an arrival when the products before it are done, which they are."""
     if m.facts.has_partitions:
         wanted = rest[0] if rest and isinstance(rest[0], Value) else None
         partitions.arrive(m, barrier, arrivals=1, condition=wanted)
@@ -175,4 +191,5 @@ def _arrive_after_copies(m: Machine, op: Operation, barrier: Shared) -> Results:
     "ttng.fence",
 )
 def _ordered(m: Machine, op: Operation, *operands: Operand) -> Results:
+    """What waits for what is done already; only partitions wait for others (`partitions.py`)."""
     return _tokens(op, [])
