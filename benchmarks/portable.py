@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks.timing import Candidate, measure, summarize, summarize_single
 from examples import functions
 from examples.demo import relative_error
+from examples.training import functions as training
 from tests.gpu import attention_kernels
 
 TOLERANCE = 1e-5
@@ -107,7 +108,7 @@ def _calling(function: Callable[..., Any], arrays: tuple[jax.Array, ...]) -> Cal
 
 
 def beside_the_interpreter(*, seconds: float) -> Iterator[dict[str, Any]]:
-    """One result for each small case: Triton's interpreter as a multiple of the portable lowering's time.
+    """One result for each kernel: Triton's interpreter as a multiple of the portable lowering's time.
 
     The interpreter replaces `triton.jit` when Triton is imported, so it has a process of its own.
     """
@@ -125,6 +126,7 @@ def beside_the_interpreter(*, seconds: float) -> Iterator[dict[str, Any]]:
         "softmax": functions.softmax,
         "matmul": functions.matmul,
         "layer_norm": functions.layer_norm,
+        "attention": functools.partial(training.attention, causal=False),
     }
     for line in done.stdout.splitlines():
         found = json.loads(line)

@@ -26,6 +26,7 @@ from jtprim.specialize.kernel import (
 )
 from jtprim.specialize.kernel import (
     KernelWatch,
+    is_interpreted,
     is_kernel,
     jit_function,
     kernel_name,
@@ -214,9 +215,10 @@ def kernel(fn: Any = None, /, **keywords: Any) -> Any:
     if isinstance(fn, Kernel):
         return Kernel(fn.fn, {**fn.keywords, **keywords}, fn._rules)
     if not is_kernel(fn):
-        raise TypeError(
+        raise _no_kernel(
+            fn,
             f"jt.kernel got {fn!r}, which is no Triton kernel; decorate a function with triton.jit or "
-            "gluon.jit first."
+            "gluon.jit first.",
         )
     return Kernel(fn, keywords)
 
@@ -286,10 +288,20 @@ def _as_kernel(fn: Any) -> Kernel:
 def _wrap(fn: TritonKernel) -> Kernel:
     """The `Kernel` of a bare Triton kernel, so that its launches share their plans."""
     if not is_kernel(fn):
-        raise TypeError(
-            f"triton_call got kernel={fn!r}; expected a Triton kernel, made by triton.jit or gluon.jit."
+        raise _no_kernel(
+            fn, f"triton_call got kernel={fn!r}; expected a Triton kernel, made by triton.jit or gluon.jit."
         )
     return Kernel(fn, {})
+
+
+def _no_kernel(fn: Any, otherwise: str) -> TypeError:
+    """The error for what is no kernel."""
+    if not is_interpreted(fn):
+        return TypeError(otherwise)
+    return TypeError(
+        f"{fn!r} was made under TRITON_INTERPRET=1, for Triton's interpreter alone; unset it: without a GPU "
+        "jtprim runs kernels as JAX operations, and jt.debug checks what they do."
+    )
 
 
 # --- A launch ----------------------------------------------------------------------------------
@@ -374,6 +386,10 @@ def specialize(kernel: Any, *args: Any, target: TargetLike | None = None, **kwar
       ValueError: no target is named.
     """
     fn = kernel.fn if isinstance(kernel, Kernel) else kernel
+    if not is_kernel(fn):
+        raise _no_kernel(
+            fn, f"specialize got kernel={fn!r}; expected a Triton kernel, made by triton.jit or gluon.jit."
+        )
     stored = kernel.keywords if isinstance(kernel, Kernel) else {}
     name, parameters = kernel_name(fn), kernel_parameters(fn)
     passed, options, settings, unknown = sort_keywords(fn, {**stored, **kwargs})

@@ -1,6 +1,10 @@
 """The launch syntax: how arguments, keywords, grids and outputs are taken, and what is refused."""
 
 import linecache
+import os
+import subprocess
+import sys
+import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -598,9 +602,33 @@ def test_a_traced_grid_is_refused_with_the_remedy():
 def test_only_triton_kernels_are_kernels(value):
     with pytest.raises(TypeError, match="no Triton kernel|expected a Triton kernel"):
         jt.triton_call(X, kernel=value, grid=1)
+    with pytest.raises(TypeError, match="expected a Triton kernel"):
+        jt.specialize(value, X, target="cuda:90")
     if value is not None:
         with pytest.raises(TypeError, match="which is no Triton kernel"):
             jt.kernel(value)
+
+
+def test_kernels_for_tritons_interpreter_are_refused_with_the_remedy():
+    code = textwrap.dedent("""
+        import jax.numpy as jnp, triton
+        import jtprim as jt
+        def kernel(x_ptr): pass
+        made = triton.jit(kernel)
+        tuned = triton.autotune([triton.Config({})], key=[])(made)
+        call = lambda fn: jt.triton_call(jnp.zeros(1), kernel=fn, grid=1)
+        for use in (jt.kernel, call, jt.specialize):
+            for fn in (made, tuned):
+                try:
+                    use(fn)
+                except TypeError as error:
+                    assert "TRITON_INTERPRET=1" in str(error) and "jt.debug" in str(error), error
+                else:
+                    raise AssertionError(use)
+    """)
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert not run.returncode, run.stderr
 
 
 def test_stored_keywords_are_checked_when_they_are_stored():

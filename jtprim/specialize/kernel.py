@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
+import sys
 import threading
 import types
 import weakref
@@ -35,15 +36,28 @@ class Parameter:
 
 
 def is_kernel(value: Any) -> bool:
-    """Whether `value` is something that Triton launches as ``value[grid](...)``."""
-    return isinstance(value, (JITFunction, Autotuner, Heuristics))
+    """Whether `value` is something that Triton compiles and launches as ``value[grid](...)``."""
+    return isinstance(_innermost(value), JITFunction)
+
+
+def is_interpreted(value: Any) -> bool:
+    """Whether `value` is what `triton.jit` makes under TRITON_INTERPRET=1: a kernel for Triton's interpreter."""
+    # Not imported for this: where there is such a kernel, Triton has imported it.
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    return interpreter is not None and isinstance(_innermost(value), interpreter.InterpretedFunction)
 
 
 def jit_function(kernel: Kernel) -> JITFunction:
     """The `triton.jit` function inside autotuners and heuristics, however nested."""
-    while not isinstance(kernel, JITFunction):
-        kernel = kernel.fn
-    return kernel
+    function = _innermost(kernel)
+    assert isinstance(function, JITFunction)  # `is_kernel` was asked before
+    return function
+
+
+def _innermost(value: Any) -> Any:
+    while isinstance(value, (Autotuner, Heuristics)):
+        value = value.fn
+    return value
 
 
 def kernel_name(kernel: Kernel) -> str:
