@@ -41,7 +41,7 @@ def is_kernel(value: Any) -> bool:
 
 
 def is_interpreted(value: Any) -> bool:
-    """Whether `value` is what `triton.jit` makes under TRITON_INTERPRET=1: a kernel for Triton's interpreter."""
+    """Whether `value` is for Triton's interpreter, as `triton.jit` makes kernels under TRITON_INTERPRET=1."""
     # Not imported for this: where there is such a kernel, Triton has imported it.
     interpreter = sys.modules.get("triton.runtime.interpreter")
     return interpreter is not None and isinstance(_innermost(value), interpreter.InterpretedFunction)
