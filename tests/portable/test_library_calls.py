@@ -97,6 +97,56 @@ def test_functions_of_one_number_agree_with_scipy(name):
         np.testing.assert_allclose(got, expected.astype(np.float32), rtol=3e-6, atol=1e-6)
 
 
+@triton.jit
+def unary_in_double(x, high, low, FUNCTION: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    result = FUNCTION(tl.load(x + i).to(tl.float64))
+    rounded = result.to(tl.float32)
+    tl.store(high + i, rounded)
+    tl.store(low + i, (result - rounded.to(tl.float64)).to(tl.float32))
+
+
+def in_double(function, x):
+    """`function` in float64 of float32s, by a kernel that was launched without x64."""
+    zeros = jnp.zeros(x.size, np.float32)
+    high, low = launch(
+        unary_in_double, (1,), x, zeros, zeros, written=[1, 2], FUNCTION=function, BLOCK=x.size
+    )
+    return np.asarray(high, np.float64) + np.asarray(low, np.float64)
+
+
+OF_DOUBLES = [name for name in FUNCTIONS if not name.startswith("fast_") and name != "saturatef"]
+
+
+@pytest.mark.parametrize("name", OF_DOUBLES)
+def test_functions_have_the_digits_of_doubles_where_jax_has_none(name):
+    """With JAX in its mode of 32 bits, in which it may lower them too."""
+    reference, x = FUNCTIONS[name]
+    single = x[np.abs(reference(x)) < np.finfo(np.float32).max].astype(np.float32)
+    single = np.resize(single, 64)
+    got = in_double(getattr(libdevice, name), single)
+    np.testing.assert_allclose(got, reference(single.astype(np.float64)), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["erfc", "erfinv", "erfcinv", "erfcx", "normcdf", "normcdfinv"])
+def test_derivatives_in_double_agree_with_quotients_of_differences(name):
+    _, x = FUNCTIONS[name]
+    x, step = np.resize(x[x > 1e-3], 32).astype(np.float32), np.float32(2.0**-13)
+    function = getattr(libdevice, name)
+
+    def total(x):
+        zeros = jnp.zeros(x.size, np.float32)
+        high, _ = launch(
+            unary_in_double, (1,), x, zeros, zeros, written=[1, 2], FUNCTION=function, BLOCK=x.size
+        )
+        return high.sum()
+
+    above, below = x + step, x - step
+    rise = in_double(function, above) - in_double(function, below)
+    quotients = rise / (above.astype(np.float64) - below.astype(np.float64))
+    np.testing.assert_allclose(jax.grad(total)(x), quotients, rtol=1e-3)
+
+
 IN_OCML = ["floor", "trunc", "nearbyint", "round", "exp", "log", "sin", "asin", "atanh", "erf", "erfcx", "j1"]
 
 
@@ -152,6 +202,28 @@ def test_predicates_and_exponents_know_the_special_numbers():
     }  # fmt: skip
     for name, wanted in expected.items():
         np.testing.assert_array_equal(call(getattr(libdevice, name), np.int32, EDGES), wanted, err_msg=name)
+
+
+SMALLEST = np.array([1e-45, 3e-42, 1.1e-38, 1.18e-38, 1e-30, -2e-40, -1e-39, 1.0], np.float32)
+
+
+def test_exponents_of_subnormal_numbers_are_theirs():
+    wanted = np.frexp(SMALLEST)[1] - 1
+    np.testing.assert_array_equal(call(libdevice.ilogb, np.int32, SMALLEST), wanted)
+    np.testing.assert_array_equal(call(libdevice.logb, np.float32, SMALLEST), wanted)
+    np.testing.assert_array_equal(in_double(libdevice.logb, SMALLEST[3:5].repeat(2)), wanted[3:5].repeat(2))
+
+
+@pytest.mark.parametrize("name", ["ldexp", "scalbn"])
+def test_scaling_reaches_from_the_least_number_to_the_greatest(name):
+    x = np.array([1.5, -1.0, 2e38, 1.2e-38, 0.0, -0.0, np.inf, np.nan], np.float32).repeat(64)
+    lowest, highest = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+    by = np.concatenate([np.arange(-260, 260, 9), [lowest, lowest + 1, highest, -126, 127, 128]])
+    by = np.tile(by, 8).astype(np.int32)
+    with np.errstate(over="ignore", under="ignore"):
+        wanted = np.ldexp(x, by)
+    wanted[np.abs(wanted) < np.finfo(np.float32).tiny] *= 0  # XLA's CPU keeps no subnormal numbers
+    np.testing.assert_array_equal(call(getattr(libdevice, name), np.float32, x, by), wanted)
 
 
 NUMBERS = np.random.default_rng(4).integers(-(2**31), 2**31, 64).astype(np.int32)

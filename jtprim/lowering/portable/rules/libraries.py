@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from jtprim import compat
 from jtprim.lowering.portable.machine import Machine, Results, rule
 from jtprim.lowering.portable.values import Array, Value, bits_of, convert, reinterpret, signed, unsigned
 from jtprim.specialize.reader import Operation
@@ -79,8 +80,13 @@ def _scaled_complement(x: Array) -> Array:
     square = _reciprocal(lax.mul(x, x))
     series = 1 - square * (0.5 - square * (0.75 - square * 1.875))
     return lax.select(
-        large, series / (x * math.sqrt(math.pi)), lax.exp(lax.mul(small, small)) * lax.erfc(small)
+        large, series / (x * math.sqrt(math.pi)), lax.exp(lax.mul(small, small)) * compat.erfc(small)
     )
+
+
+def _complementary_inverse(x: Array) -> Array:
+    """erfcinv by the normal distribution's quantiles: 1 - x is 1 for a small x."""
+    return _times(-math.sqrt(0.5))(compat.ndtri(_times(0.5)(x)))
 
 
 def _remainder(x: Array, y: Array) -> Array:
@@ -104,14 +110,28 @@ def _saturate(x: Array) -> Array:
 
 
 def _exponent(x: Array) -> Array:
-    """The exponent of a float as a whole number in its type; not a number's for 0, inf and NaN."""
-    _, exponent = jax.numpy.frexp(x)
-    return lax.sub(convert(exponent, np.dtype(x.dtype)), _like(x, 1))
+    """The exponent of a float as an integer of its width; of 0, inf and NaN some number.
+
+    From the bits, also of subnormal numbers: JAX takes those for 0 (`jnp.frexp`).
+    """
+    dtype = np.dtype(x.dtype)
+    format = jax.numpy.finfo(dtype)
+    size = reinterpret(lax.abs(x), bits_of(dtype))
+    normal = lax.sub(lax.shift_right_logical(size, _like(size, format.nmant)), _like(size, format.maxexp - 1))
+    first = lax.sub(_like(size, format.bits - 1), lax.clz(size))
+    subnormal = lax.add(first, _like(size, format.minexp - format.nmant))
+    return lax.select(lax.lt(size, _like(size, 1 << format.nmant)), subnormal, normal)
+
+
+def _is_zero(x: Array) -> Array:
+    """By the bits: XLA's CPU takes subnormal numbers for zero when it compares."""
+    size = reinterpret(lax.abs(x), bits_of(np.dtype(x.dtype)))
+    return lax.eq(size, _like(size, 0))
 
 
 def _logb(x: Array) -> Array:
     special = lax.bitwise_not(lax.is_finite(x))
-    found = lax.select(lax.eq(x, _like(x, 0)), _like(x, -math.inf), _exponent(x))
+    found = lax.select(_is_zero(x), _like(x, -math.inf), convert(_exponent(x), np.dtype(x.dtype)))
     return lax.select(special, lax.mul(x, x), found)
 
 
@@ -119,14 +139,34 @@ def _ilogb(x: Array) -> Array:
     """CUDA's: INT_MIN for 0 and NaN, INT_MAX for infinities."""
     exponent = convert(_exponent(x), I32)
     least = lax.full_like(exponent, np.iinfo(np.int32).min)
-    odd = lax.bitwise_or(lax.eq(x, _like(x, 0)), lax.ne(x, x))
+    odd = lax.bitwise_or(_is_zero(x), lax.ne(x, x))
     infinite = lax.eq(lax.abs(x), _like(x, math.inf))
     found = lax.select(infinite, lax.full_like(exponent, np.iinfo(np.int32).max), exponent)
     return lax.select(odd, least, found)
 
 
 def _scale(x: Array, exponent: Array) -> Array:
-    return jax.numpy.ldexp(x, exponent)
+    """x * 2^exponent, rounded once.
+
+    Three powers of two are enough for any exponent that leaves a number. Where it takes more than one to
+    get small, the first ones keep the product out of the subnormal numbers, where it would be rounded, or
+    it ends too small for any.
+    """
+    dtype = np.dtype(x.dtype)
+    format = jax.numpy.finfo(dtype)
+    limit = lax.full_like(exponent, 4 * format.maxexp)
+    rest, product = convert(lax.clamp(lax.neg(limit), exponent, limit), bits_of(dtype)), x
+    least, most = _like(rest, format.minexp), _like(rest, format.maxexp - 1)
+    step_down = _like(rest, format.minexp + format.nmant + 1)
+
+    def times_power(product: Array, power: Array) -> Array:
+        biased = lax.add(power, _like(power, format.maxexp - 1))
+        return lax.mul(product, reinterpret(lax.shift_left(biased, _like(biased, format.nmant)), dtype))
+
+    for _ in range(2):
+        power = lax.select(lax.lt(rest, least), step_down, lax.min(rest, most))
+        product, rest = times_power(product, power), lax.sub(rest, power)
+    return times_power(product, lax.clamp(least, rest, most))
 
 
 def _integer_power(x: Array, exponent: Array) -> Array:
@@ -172,11 +212,11 @@ _FLOATS: dict[str, Elementwise] = {
     "rcbrt": lambda x: _reciprocal(lax.cbrt(x)),
     "lgamma": lax.lgamma,
     "tgamma": _in_double(_gamma),
-    "erfinv": lax.erf_inv,
-    "erfcinv": _in_double(lambda x: lax.erf_inv(1 - x)),
+    "erfinv": compat.erf_inv,
+    "erfcinv": _in_double(_complementary_inverse),
     "erfcx": _in_double(_scaled_complement),
-    "normcdf": jax.scipy.special.ndtr,
-    "normcdfinv": jax.scipy.special.ndtri,
+    "normcdf": compat.ndtr,
+    "normcdfinv": compat.ndtri,
     **{f"cyl_bessel_i{order}": _in_double(functools.partial(bessel.modified, order)) for order in (0, 1)},
     **{f"i{order}": _in_double(functools.partial(bessel.modified, order)) for order in (0, 1)},
     **{f"j{order}": _in_double(functools.partial(bessel.first_kind, order)) for order in (0, 1)},

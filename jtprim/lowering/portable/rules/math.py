@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from jax import lax
 
+from jtprim import compat
 from jtprim.lowering.portable.values import Array, bits_of, reinterpret
 
 from .arith import Elementwise, elementwise, rounded
@@ -76,7 +77,7 @@ UNARY: dict[str, Elementwise] = {
     "rsqrt": lax.rsqrt,
     "cbrt": lax.cbrt,
     "erf": lax.erf,
-    "erfc": lax.erfc,
+    "erfc": compat.erfc,
     "floor": lax.floor,
     "ceil": lax.ceil,
     "trunc": _toward_zero,
