@@ -181,6 +181,18 @@ def is_partitioned(module_context: Any) -> bool:
     return getattr(context, "num_devices", 1) > 1
 
 
+def abstract_device_kind() -> str | None:
+    """The device kind of the mesh in context (``jax.set_mesh``), if it is a GPU's."""
+    mesh = jax.sharding.get_abstract_mesh()
+    device = None if mesh.empty else mesh.abstract_device
+    if device is None or device.platform not in ("gpu", "cuda", "rocm"):
+        return None
+    return device.device_kind
+
+
+# --- JAX: functions whose lowering or derivative follows the x64 mode of that moment --------------
+
+
 def _lowered_in_x64(function: Callable[[Any], Any], slope: Callable[[Any, Any], Any]) -> Any:
     """Like `function` of one float array, also when it is lowered in another mode than it is traced in.
 
@@ -219,15 +231,6 @@ ndtr: Callable[[Any], Any] = _lowered_in_x64(
 ndtri: Callable[[Any], Any] = _lowered_in_x64(
     jax.scipy.special.ndtri, lambda _, y: _exp_of_square(y, 0.5, math.sqrt(2 * math.pi))
 )
-
-
-def abstract_device_kind() -> str | None:
-    """The device kind of the mesh in context (``jax.set_mesh``), if it is a GPU's."""
-    mesh = jax.sharding.get_abstract_mesh()
-    device = None if mesh.empty else mesh.abstract_device
-    if device is None or device.platform not in ("gpu", "cuda", "rocm"):
-        return None
-    return device.device_kind
 
 
 # --- Triton: options and the AMD backend's view of arrays --------------------------------------

@@ -128,6 +128,15 @@ def test_functions_have_the_digits_of_doubles_where_jax_has_none(name):
     np.testing.assert_allclose(got, reference(single.astype(np.float64)), rtol=1e-12, atol=1e-13)
 
 
+def test_complements_keep_their_digits_where_they_are_small():
+    large = np.geomspace(19, 1e10, 64).astype(np.float32)
+    expected = scipy.special.erfcx(large.astype(np.float64))
+    np.testing.assert_allclose(in_double(libdevice.erfcx, large), expected, rtol=1e-12)
+    tiny = np.geomspace(1e-37, 1e-3, 64).astype(np.float32)
+    expected = scipy.special.erfcinv(tiny.astype(np.float64))
+    np.testing.assert_allclose(in_double(libdevice.erfcinv, tiny), expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["erfc", "erfinv", "erfcinv", "erfcx", "normcdf", "normcdfinv"])
 def test_derivatives_in_double_agree_with_quotients_of_differences(name):
     _, x = FUNCTIONS[name]
