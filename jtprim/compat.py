@@ -7,25 +7,20 @@ Each section says what it is for and which versions it tells apart.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
-import jax.scipy.special
 import jaxlib.version
-import numpy as np
 import triton
-from jax import lax
 from jax._src import core as jax_core
 from jax._src import effects as jax_effects
 from jax._src import pretty_printer as pp
 from jax._src import xla_bridge
 from jax._src.custom_partitioning_sharding_rule import str_to_sdy_sharding_rule
-from jax._src.lax.lax import standard_unop
-from jax.interpreters import ad, mlir
+from jax._src.interpreters import partial_eval
 from jax.sharding import NamedSharding, PartitionSpec
 from triton.backends.compiler import BaseBackend
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -190,47 +185,20 @@ def abstract_device_kind() -> str | None:
     return device.device_kind
 
 
-# --- JAX: functions whose lowering or derivative follows the x64 mode of that moment --------------
+# --- JAX: operations that others are made of --------------------------------------------------
 
 
-def _lowered_in_x64(function: Callable[[Any], Any], slope: Callable[[Any, Any], Any]) -> Any:
-    """Like `function` of one float array, also when it is lowered in another mode than it is traced in.
+def register_expansion(primitive: Any, expanded: Callable[..., Any]) -> None:
+    """What takes the place of an equation of `primitive` when operations are written out, before lowering.
 
-    JAX 0.12.1 writes out `lax.erfc` and `lax.erf_inv` as it lowers them, and `ndtr` and `ndtri` as it takes
-    derivatives, in arithmetic whose types follow `jax_enable_x64` at that moment: of float64, which is traced
-    with it, that is after it is off again, and half the digits are lost. A primitive of its own turns it on.
-
-    Args:
-      function: of an array.
-      slope: the derivative, of the array and the result, in operations that don't depend on the mode.
+    JAX 0.12.1 has some, such as that of `jnp.frexp`, that are written out in others only then.
     """
-    primitive = standard_unop({np.floating}, f"{function.__name__}_in_x64")
-
-    def lower(context: Any, operand: Any) -> Any:
-        with jax.enable_x64(True):
-            return mlir.lower_fun(function, multiple_results=False)(context, operand)
-
-    mlir.register_lowering(primitive, lower)
-    ad.defjvp2(primitive, lambda tangent, result, x: lax.mul(tangent, slope(x, result)))
-    return lambda x: primitive.bind(x) if x.dtype == np.float64 else function(x)
+    primitive.to_lojax = expanded
 
 
-def _exp_of_square(x: Any, by: float, times: float) -> Any:
-    return lax.mul(lax.full_like(x, times), lax.exp(lax.mul(lax.full_like(x, by), lax.mul(x, x))))
-
-
-erfc: Callable[[Any], Any] = _lowered_in_x64(
-    lax.erfc, lambda x, _: _exp_of_square(x, -1, -2 / math.sqrt(math.pi))
-)
-erf_inv: Callable[[Any], Any] = _lowered_in_x64(
-    lax.erf_inv, lambda _, y: _exp_of_square(y, 1, math.sqrt(math.pi) / 2)
-)
-ndtr: Callable[[Any], Any] = _lowered_in_x64(
-    jax.scipy.special.ndtr, lambda x, _: _exp_of_square(x, -0.5, 1 / math.sqrt(2 * math.pi))
-)
-ndtri: Callable[[Any], Any] = _lowered_in_x64(
-    jax.scipy.special.ndtri, lambda _, y: _exp_of_square(y, 0.5, math.sqrt(2 * math.pi))
-)
+def expand_jaxpr(jaxpr: Any) -> Any:
+    """A closed jaxpr of operations that have lowering rules of their own."""
+    return partial_eval.lower_jaxpr2(jaxpr)
 
 
 # --- Triton: options and the AMD backend's view of arrays --------------------------------------

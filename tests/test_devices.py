@@ -58,6 +58,8 @@ def test_each_device_launches_on_its_own_shard():
     found = jax.jit(jax.grad(lambda x: (rows(x) ** 2).sum()))(x / 100)
     expected = jax.grad(lambda x: (jax.nn.softmax(x, axis=1) ** 2).sum())(x / 100)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
+    hvp = lambda f: jax.jit(lambda x: jax.jvp(jax.grad(lambda x: (f(x) ** 2).sum()), (x,), (x,))[1])(x / 100)
+    np.testing.assert_allclose(hvp(rows), hvp(lambda x: jax.nn.softmax(x, axis=1)), rtol=1e-3, atol=1e-6)
     """)
 
 

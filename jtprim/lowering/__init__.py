@@ -13,10 +13,11 @@ from jax.interpreters import mlir
 from jtprim import compat
 from jtprim.checks import current_checks
 from jtprim.lowering import gpu, translation
+from jtprim.lowering.x64 import lower_in_x64
 from jtprim.primitive import triton_kernel_p
 
 _no_work = mlir.lower_fun(translation.no_work, multiple_results=True)
-_translate = mlir.lower_fun(translation.translate, multiple_results=True)
+_translate = lower_in_x64(translation.translate)
 
 
 def _choose(rule: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:

@@ -26,6 +26,7 @@ from jax import lax
 from jtprim.checks import NO_CHECKS, Checks
 from jtprim.chunks import DEFAULT_CHUNK_BYTES
 from jtprim.errors import LaunchValueError, UnsupportedError
+from jtprim.lowering.x64 import x64_call
 from jtprim.specialize.reader import Module, Type, read
 
 from . import grid as _grid
@@ -76,24 +77,44 @@ def execute(
     """
     _check_layouts(ttir, kernel)
     module = expand(read(ttir), kernel)
-    with jax.enable_x64(True):
-        facts = analyse(module, grid, arguments)
-        _check_pointers(facts, kernel)
-        _check_written(module, facts, written, kernel)
-        pointers = [i for i, variable in enumerate(module.parameters) if variable.type.pointer]
-        memory = {
-            i: _to_memory(arguments[i], module.parameters[i].type, _name(module, i), kernel) for i in pointers
-        }
-        sizes = [memory[i].size if i in memory else 0 for i in range(len(arguments))]
-        operands = [
-            _operand(i, variable.type, arguments[i], sizes[i]) for i, variable in enumerate(module.parameters)
-        ]
-        if math.prod(grid):
-            strategy = choose_strategy(facts, sizes)
-            if checks.races:  # which are told by what programs before did
-                strategy = dataclasses.replace(strategy, vectorised=False)
-            memory |= _grid.run(module, grid, facts, strategy, memory, operands, kernel, checks, chunk_bytes)
-        return [_from_memory(memory[i], arguments[i]) for i in written]
+    dynamic = [i for i, argument in enumerate(arguments) if not isinstance(argument, np.generic)]
+
+    def run(*arrays: jax.Array) -> list[jax.Array]:
+        given = list(arguments)
+        for i, array in zip(dynamic, arrays, strict=True):
+            given[i] = array
+        return _run(module, grid, given, written, kernel=kernel, checks=checks, chunk_bytes=chunk_bytes)
+
+    return x64_call(run, *(arguments[i] for i in dynamic))
+
+
+def _run(
+    module: Module,
+    grid: tuple[int, int, int],
+    arguments: Sequence[jax.Array | np.generic],
+    written: Sequence[int],
+    *,
+    kernel: str,
+    checks: Checks,
+    chunk_bytes: int,
+) -> list[jax.Array]:
+    facts = analyse(module, grid, arguments)
+    _check_pointers(facts, kernel)
+    _check_written(module, facts, written, kernel)
+    pointers = [i for i, variable in enumerate(module.parameters) if variable.type.pointer]
+    memory = {
+        i: _to_memory(arguments[i], module.parameters[i].type, _name(module, i), kernel) for i in pointers
+    }
+    sizes = [memory[i].size if i in memory else 0 for i in range(len(arguments))]
+    operands = [
+        _operand(i, variable.type, arguments[i], sizes[i]) for i, variable in enumerate(module.parameters)
+    ]
+    if math.prod(grid):
+        strategy = choose_strategy(facts, sizes)
+        if checks.races:  # which are told by what programs before did
+            strategy = dataclasses.replace(strategy, vectorised=False)
+        memory |= _grid.run(module, grid, facts, strategy, memory, operands, kernel, checks, chunk_bytes)
+    return [_from_memory(memory[i], arguments[i]) for i in written]
 
 
 def _check_layouts(ttir: str, kernel: str) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 from jax import lax
+from jax.scipy import special
 
-from jtprim import compat
 from jtprim.lowering.portable.machine import Machine, Results, rule
 from jtprim.lowering.portable.values import Array, Value, bits_of, convert, reinterpret, signed, unsigned
 from jtprim.specialize.reader import Operation
@@ -81,13 +81,13 @@ def _scaled_complement(x: Array) -> Array:
     for odd in (11, 9, 7, 5, 3, 1):  # the next term is below 1e-15 of the sum
         series = 1 - square * (odd / 2) * series
     return lax.select(
-        large, series / (x * math.sqrt(math.pi)), lax.exp(lax.mul(small, small)) * compat.erfc(small)
+        large, series / (x * math.sqrt(math.pi)), lax.exp(lax.mul(small, small)) * lax.erfc(small)
     )
 
 
 def _complementary_inverse(x: Array) -> Array:
     """erfcinv by the normal distribution's quantiles: 1 - x is 1 for a small x."""
-    return _times(-math.sqrt(0.5))(compat.ndtri(_times(0.5)(x)))
+    return _times(-math.sqrt(0.5))(special.ndtri(_times(0.5)(x)))
 
 
 def _remainder(x: Array, y: Array) -> Array:
@@ -216,11 +216,11 @@ _FLOATS: dict[str, Elementwise] = {
     "rcbrt": lambda x: _reciprocal(lax.cbrt(x)),
     "lgamma": lax.lgamma,
     "tgamma": _in_double(_gamma),
-    "erfinv": compat.erf_inv,
+    "erfinv": lax.erf_inv,
     "erfcinv": _in_double(_complementary_inverse),
     "erfcx": _in_double(_scaled_complement),
-    "normcdf": compat.ndtr,
-    "normcdfinv": compat.ndtri,
+    "normcdf": special.ndtr,
+    "normcdfinv": special.ndtri,
     **{f"cyl_bessel_i{order}": _in_double(functools.partial(bessel.modified, order)) for order in (0, 1)},
     **{f"i{order}": _in_double(functools.partial(bessel.modified, order)) for order in (0, 1)},
     **{f"j{order}": _in_double(functools.partial(bessel.first_kind, order)) for order in (0, 1)},

@@ -12,7 +12,6 @@ from collections.abc import Callable
 import numpy as np
 from jax import lax
 
-from jtprim import compat
 from jtprim.lowering.portable.values import Array, bits_of, reinterpret
 
 from .arith import Elementwise, elementwise, rounded
@@ -77,7 +76,7 @@ UNARY: dict[str, Elementwise] = {
     "rsqrt": lax.rsqrt,
     "cbrt": lax.cbrt,
     "erf": lax.erf,
-    "erfc": compat.erfc,
+    "erfc": lax.erfc,
     "floor": lax.floor,
     "ceil": lax.ceil,
     "trunc": _toward_zero,
