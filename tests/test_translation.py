@@ -1,6 +1,7 @@
 """Launches on platforms that are no GPU: right against NumPy, whatever the arguments."""
 
 import contextlib
+import functools
 
 import hypothesis.strategies as st
 import jax
@@ -12,7 +13,7 @@ import triton.language as tl
 from hypothesis import given, settings
 
 import jtprim as jt
-from jtprim.errors import JtprimError
+from jtprim.errors import JtprimError, LaunchValueError
 from tests.kernels import add, add_pair, count, double_into_first, fill, scale_in_place
 from tests.strategies import DTYPES
 
@@ -210,3 +211,71 @@ def test_fewer_programs_run_at_once_under_a_smaller_bound_and_compute_the_same()
 def test_a_bound_that_is_no_number_of_bytes_is_refused(limit):
     with pytest.raises(ValueError, match="jt.chunk_bytes got"):
         jt.chunk_bytes(limit)
+
+
+@triton.jit
+def rotate_either(q_ptr, k_ptr, angle_ptr, q_out_ptr, k_out_ptr, heads, HALF: tl.constexpr):
+    """Rotary embedding of the heads of queries, then of those of keys."""
+    head = tl.program_id(0)
+    if head < heads:
+        source = q_ptr + head * 2 * HALF
+        target = q_out_ptr + head * 2 * HALF
+    else:
+        source = k_ptr + (head - heads) * 2 * HALF
+        target = k_out_ptr + (head - heads) * 2 * HALF
+    i = tl.arange(0, HALF)
+    angle = tl.load(angle_ptr + i)
+    a, b = tl.load(source + i), tl.load(source + HALF + i)
+    tl.store(target + i, a * tl.cos(angle) - b * tl.sin(angle))
+    tl.store(target + HALF + i, a * tl.sin(angle) + b * tl.cos(angle))
+
+
+def rotated(q, k, angle, **options):
+    heads, width = q.shape
+    launch = jt.kernel(rotate_either, target="cuda:90")[heads + k.shape[0]]
+    return launch(q, k, angle, heads=heads, HALF=width // 2, **options)
+
+
+def rotated_by_hand(q, k, angle):
+    def rotate(x):
+        a, b = jnp.split(x, 2, axis=-1)
+        c, s = jnp.cos(angle)[None], jnp.sin(angle)[None]
+        return jnp.concatenate([a * c - b * s, a * s + b * c], axis=-1)
+
+    return [rotate(q), rotate(k)]
+
+
+def test_a_kernel_that_takes_one_of_two_arrays_is_right_under_all_transformations():
+    random = np.random.default_rng(0)
+    q, k, angle = (jnp.asarray(random.normal(size=s), jnp.float32) for s in ((4, 16), (2, 16), (8,)))
+    like = {"q_out_ptr": q, "k_out_ptr": k}
+    ours = lambda q, k, angle: list(rotated(q, k, angle, out_shape=like))
+    loss = lambda f: lambda *args: sum(jnp.sum(jnp.tanh(x) * x) for x in f(*args))
+    batch = lambda f: jax.vmap(f, (0, None, 1))
+    many = (jnp.stack([q, 2 * q, -q]), k, jnp.stack([angle, angle + 1, -angle], axis=1))
+    compare = functools.partial(
+        jax.tree.map, functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    )
+    for run in (jax.jit, lambda f: f):
+        compare(run(ours)(q, k, angle), rotated_by_hand(q, k, angle))
+        compare(run(batch(ours))(*many), batch(rotated_by_hand)(*many))
+        every = (0, 1, 2)
+        compare(
+            run(jax.grad(loss(ours), every))(q, k, angle), jax.grad(loss(rotated_by_hand), every)(q, k, angle)
+        )
+    with jt.debug(bounds=True, races=True):
+        compare(jax.jit(ours)(q, k, angle), rotated_by_hand(q, k, angle))
+    with jt.debug(bounds=True), pytest.raises(Exception, match="reads element 12 of 'k_ptr', which has 12"):
+        jax.block_until_ready(jax.jit(ours)(q, k[:1, :12], angle))
+        jax.effects_barrier()
+
+
+def test_what_is_written_through_one_of_two_pointers_are_outputs():
+    q, k, angle = jnp.ones((1, 4)), jnp.ones((1, 4)), jnp.zeros(2)
+    with pytest.raises(LaunchValueError, match="'k_out_ptr'"):
+        rotated(q, k, angle, q_out_ptr=q, k_out_ptr=k, input_output_aliases="q_out_ptr")
+    q_out, k_out = rotated(
+        2 * q, 3 * k, angle, q_out_ptr=q, k_out_ptr=k, input_output_aliases=["q_out_ptr", "k_out_ptr"]
+    )
+    np.testing.assert_array_equal(q_out, 2 * q)
+    np.testing.assert_array_equal(k_out, 3 * k)

@@ -95,11 +95,119 @@ def swaps(a, b, n):
         source, target = target, source
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_pointers_that_swap_arrays_in_a_loop_are_refused(n):
-    a = np.zeros(1, np.float32)
-    with pytest.raises(UnsupportedError, match="moves from one array to another"):
-        launch(swaps, (1,), a, a, n, written=[0, 1])
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 6])
+def test_pointers_may_swap_arrays_in_a_loop(n):
+    a, b = np.float32([3]), np.float32([7])
+    for count in (n, np.array([n], np.int32)):  # known as the kernel is translated, and not
+        found = launch(swaps if count is n else swaps_as_told, (1,), a, b, count, written=[0, 1])
+        np.testing.assert_array_equal(np.ravel(found), [3 + n - n % 2, 3 + n - 1 + n % 2] if n else [3, 7])
+
+
+@triton.jit
+def swaps_as_told(a, b, count):
+    source, target = a, b
+    n = tl.load(count)
+    while n > 0:
+        tl.store(target, tl.load(source) + 1)
+        source, target = target, source
+        n -= 1
+
+
+@triton.jit
+def of_two(x, y, out, n, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    p = tl.program_id(0)
+    i = p * BLOCK + tl.arange(0, BLOCK)
+    if KIND == "programs":  # a branch that the program decides
+        if p % 2 == 0:  # noqa: SIM108
+            source = x
+        else:
+            source = y + 1
+        tl.store(out + i, tl.load(source + i, mask=i < n), mask=i < n)
+    elif KIND == "data":
+        source = x if tl.load(x) > 0 else y
+        tl.store(out + i, tl.load(source + n - 1 - i, mask=i < n), mask=i < n)
+    elif KIND == "lanes":
+        source = tl.where(i % 3 == 0, x + i, y + n - 1 - i)
+        tl.store(out + i, tl.load(source, mask=i < n, other=-1), mask=i < n)
+    elif KIND == "three":
+        source = tl.where(i % 3 == 0, x + i, y + n - 1 - i)
+        source = tl.where(i % 5 == 0, out + i, source)
+        tl.store(out + i, 1 + tl.load(source, mask=i < n, other=-1), mask=i < n)
+    elif KIND == "rows":  # chosen, then spread, moved and reshaped
+        source = (x if p % 2 == 0 else y) + tl.arange(0, 2)[:, None] * (BLOCK // 2)
+        source = tl.reshape(source + p * BLOCK + tl.arange(0, BLOCK // 2)[None, :], (BLOCK,))
+        tl.store(out + i, tl.load(source, mask=i < n), mask=i < n)
+
+
+def chosen(kind, x, y, out, i, block):
+    n, p = len(i), i // block
+    return {
+        "programs": lambda: np.where(p % 2 == 0, x[i], y[np.minimum(i + 1, len(y) - 1)]),
+        "data": lambda: (x if x[0] > 0 else y)[n - 1 - i],
+        "rows": lambda: np.where(p % 2 == 0, x[i], y[i]),
+        "lanes": lambda: np.where(i % 3 == 0, x[i], y[n - 1 - i]),
+        "three": lambda: 1 + np.where(i % 5 == 0, out, np.where(i % 3 == 0, x[i], y[n - 1 - i])),
+    }[kind]()
+
+
+@pytest.mark.parametrize("kind", ["programs", "data", "lanes", "three", "rows"])
+@pytest.mark.parametrize("n", [1, 8, 61])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_loads_from_one_of_several_arrays(kind, n, sign):
+    random = np.random.default_rng(n)
+    x, y = (sign * random.uniform(1, 2, n + k).astype(np.float32) for k in (0, 1))
+    out = random.normal(size=n).astype(np.float32)
+    y = y if kind == "programs" else y[:n]
+    found = launch(of_two, (-(-n // 8),), x, y, out, n, written=[2], KIND=kind, BLOCK=8)
+    np.testing.assert_array_equal(found, chosen(kind, x, y, out, np.arange(n), 8))
+
+
+@triton.jit
+def into_two(x, one, other, old, n, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    p = tl.program_id(0)
+    i = p * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n)
+    if KIND == "store":
+        target = one if p % 2 == 0 else other
+        tl.store(target + i, v, mask=i < n)
+    elif KIND == "lanes":
+        tl.store(tl.where(v > 0, one + i, other + i), v, mask=i < n)
+    elif KIND == "add":
+        tl.atomic_add(tl.where(v > 0, one, other) + i // 4, v, mask=i < n)
+    elif KIND == "exchange":
+        before = tl.atomic_xchg(tl.where(v > 0, one + i, other + i), v, mask=i < n)
+        tl.store(old + i, before, mask=i < n)
+    elif KIND == "swap":  # compared bit by bit
+        nothing = tl.zeros_like(v)
+        before = tl.atomic_cas(tl.where(v > 0, one + i, other + i), nothing, v)
+        tl.store(old + i, before, mask=i < n)
+
+
+@pytest.mark.parametrize("kind", ["store", "lanes", "add", "exchange", "swap"])
+@pytest.mark.parametrize("n", [8, 64])
+def test_stores_and_atomics_into_one_of_several_arrays(kind, n):
+    random = np.random.default_rng(n)
+    x, one, other = (random.integers(-9, 10, n).astype(np.float32) for _ in range(3))
+    i, grid, old = np.arange(n), (-(-n // 8),), np.zeros(n, np.float32)
+    found = launch(into_two, grid, x, one, other, old, n, written=[1, 2, 3], KIND=kind, BLOCK=8)
+    found = [np.asarray(result) for result in found]  # it may still read what is changed below
+    first = i // 8 % 2 == 0 if kind == "store" else x > 0
+    there = np.where(first, one, other)
+    if kind == "add":
+        for target, some in ((one, first), (other, ~first)):
+            np.add.at(target, i[some] // 4, x[some])
+    else:
+        new = np.where(there == 0, x, there) if kind == "swap" else x
+        one[first], other[~first] = new[first], new[~first]
+        old = old if kind in ("store", "lanes") else there
+    for result, expected in zip(found, (one, other, old), strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_what_programs_are_known_to_write_is_theirs_in_each_of_several_arrays():
+    x = np.zeros(64, np.float32)
+    assert strategy(into_two, (8,), x, x, x, x, 64, KIND="store", BLOCK=8).vectorised
+    assert not strategy(into_two, (8,), x, x, x, x, 64, KIND="exchange", BLOCK=8).vectorised
 
 
 @triton.jit

@@ -175,7 +175,7 @@ def _from_memory(flat: Array, argument: Any) -> jax.Array:
 def _operand(position: int, kind: Type, argument: Any, size: int) -> Operand:
     if kind.pointer:
         index = np.int32 if size < 1 << 31 else np.int64
-        return Pointer(position, kind.element, Value(index(0)))
+        return Pointer((position,), kind.element, Value(index(0)))
     array = argument if isinstance(argument, jax.Array) else np.asarray(argument)[()]
     if np.dtype(array.dtype) in SIGNED and kind.dtype.itemsize == array.dtype.itemsize:
         array = reinterpret(array, SIGNED[np.dtype(array.dtype)])

@@ -7,7 +7,7 @@ something known. `None` is "unknown". What is known is exact, except that a `Box
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,11 +49,37 @@ class Box:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Address:
-    """A pointer: a parameter of the kernel and an offset in elements."""
+class Place:
+    """Where in one parameter's buffer a pointer may point.
 
-    parameter: int
+    Attributes:
+      offset: in elements, if known.
+      where: the programs and iterations in which it may, like `Affine.base`; None is all of them.
+    """
+
     offset: Affine | None
+    where: Array | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Address:
+    """A pointer: its place in the buffer of each parameter that it may point into."""
+
+    places: Mapping[int, Place]
+
+    @property
+    def offset(self) -> Affine | None:
+        """The offset of a pointer into one buffer alone, if known."""
+        return next(iter(self.places.values())).offset if len(self.places) == 1 else None
+
+    def moved(self, move: Callable[[Affine], Abstract]) -> Address:
+        """With other offsets, where they were known and `move` says."""
+        return Address({p: _moved_place(place, move) for p, place in self.places.items()})
+
+
+def _moved_place(place: Place, move: Callable[[Affine], Abstract]) -> Place:
+    offset = None if place.offset is None else move(place.offset)
+    return Place(offset if isinstance(offset, Affine) else None, place.where)
 
 
 INTEGERS = ("i1", "i8", "i16", "i32", "i64", "index")
@@ -98,42 +124,75 @@ def _same(one: Abstract, other: Abstract) -> bool:
                 one.base, other.base
             )
         case Address(), Address():
-            return one.parameter == other.parameter and _same(one.offset, other.offset)
+            return one.places.keys() == other.places.keys() and all(
+                _same(place.offset, other.places[p].offset) and place.where is other.places[p].where
+                for p, place in one.places.items()
+            )
         case _:
             return False
 
 
 def shared(values: Sequence[Abstract]) -> Abstract:
-    """The parameter that all pointers among `values` have in common, with an unknown offset."""
-    parameters = {value.parameter for value in values if isinstance(value, Address)}
-    return Address(parameters.pop(), None) if len(parameters) == 1 else None
+    """A pointer to somewhere in what the pointers among `values` point into; None if there is none."""
+    parameters = {p for value in values if isinstance(value, Address) for p in value.places}
+    return anywhere(parameters) if parameters else None
+
+
+def anywhere(parameters: Iterable[int]) -> Address:
+    """A pointer to an unknown place in one of some buffers."""
+    return Address(dict.fromkeys(parameters, Place(None)))
 
 
 def unknown(kind: Type, operands: Sequence[Abstract]) -> Abstract:
-    """An unknown result; a pointer still has a parameter."""
+    """An unknown result; a pointer still has its parameters."""
     return shared(operands) if kind.pointer else None
 
 
 def forget(value: Abstract) -> Abstract:
-    return Address(value.parameter, None) if isinstance(value, Address) else None
+    return anywhere(value.places) if isinstance(value, Address) else None
 
 
 def choose(condition: Array | None, one: Abstract, other: Abstract) -> Abstract:
     """A select whose condition, the same in all lanes, is known or not."""
     if _same(one, other):
         return one
-    if condition is None:
-        return shared((one, other))
-    if condition.all() or not condition.any():
+    if condition is not None and (condition.all() or not condition.any()):
         return one if condition.all() else other
     match one, other:
-        case Affine(), Affine() if one.strides == other.strides and one.origin is other.origin is None:
+        case Address(), Address():
+            parameters = one.places.keys() | other.places.keys()
+            return Address(
+                {p: _choose_place(condition, one.places.get(p), other.places.get(p)) for p in parameters}
+            )
+        case Affine(), Affine() if (
+            condition is not None and one.strides == other.strides and one.origin is other.origin is None
+        ):
             return Affine(np.where(condition, one.base, other.base), one.strides)
-        case Address(), Address() if one.parameter == other.parameter:
-            offset = choose(condition, one.offset, other.offset)
-            return Address(one.parameter, offset if isinstance(offset, Affine) else None)
         case _:
             return shared((one, other))
+
+
+def _choose_place(condition: Array | None, one: Place | None, other: Place | None) -> Place:
+    """The place in one buffer of a pointer that is one of two, of which one may never point into it."""
+    if one is not None and other is not None:
+        offset = choose(condition, one.offset, other.offset)
+        return Place(offset if isinstance(offset, Affine) else None, _either(one.where, other.where))
+    place, chosen = (
+        (one, condition) if one is not None else (other, None if condition is None else ~condition)
+    )
+    assert place is not None
+    return Place(place.offset, conjunction(place.where, chosen))
+
+
+def _either(one: Array | None, other: Array | None) -> Array | None:
+    return None if one is None or other is None else np.logical_or(one, other)
+
+
+def conjunction(one: Array | None, other: Array | None) -> Array | None:
+    """Of conditions that are the same in all lanes; None is "may be true"."""
+    if one is None or other is None:
+        return other if one is None else one
+    return np.logical_and(one, other)
 
 
 # --- Rules: arithmetic --------------------------------------------------------------------------
@@ -311,7 +370,7 @@ def _multiply(operation: Operation, one: Abstract, other: Abstract) -> Abstract:
 
 @_rule("tt.addptr")
 def _add_pointer(operation: Operation, pointer: Abstract, offset: Abstract) -> Abstract:
-    return Address(pointer.parameter, _sum(pointer.offset, offset)) if isinstance(pointer, Address) else None
+    return pointer.moved(lambda old: _sum(old, offset)) if isinstance(pointer, Address) else None
 
 
 @_rule("arith.extsi", "arith.trunci", "arith.index_cast", "arith.extui")
@@ -394,9 +453,8 @@ def _on_offset(rule: Callable[[Operation, Affine], Abstract]) -> Rule:
         match value:
             case Affine(origin=None):
                 return rule(operation, value)
-            case Address(offset=Affine(origin=None) as offset):
-                moved = rule(operation, offset)
-                return Address(value.parameter, moved) if isinstance(moved, Affine) else None
+            case Address():
+                return value.moved(lambda offset: None if offset.origin else rule(operation, offset))
             case _:
                 return None
 
@@ -426,8 +484,8 @@ def _moved(value: Abstract, move: Callable[[tuple[Any, ...], Any], tuple[Any, ..
     match value:
         case Affine(origin=None):
             return Affine(value.base, move(value.strides, 0))
-        case Address(offset=Affine(origin=None) as offset):
-            return Address(value.parameter, Affine(offset.base, move(offset.strides, 0)))
+        case Address():
+            return value.moved(lambda offset: _moved(offset, move))
         case Box():
             zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
             return Box(move(value.lower, zero), move(value.upper, one))

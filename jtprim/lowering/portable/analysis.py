@@ -31,8 +31,11 @@ from .affine import (
     Affine,
     Array,
     Box,
+    Place,
+    anywhere,
     bits,
     choose,
+    conjunction,
     forget,
     in_range,
     meet,
@@ -82,6 +85,7 @@ class Facts:
       accesses: all accesses, in the order of the kernel's text.
       trips: how often a loop runs, over programs and enclosing loops; absent where unknown.
       conditions: which way a branch goes in all programs; absent where unknown.
+      carried: into which buffers each value that a loop carries may point in some iteration.
       unknown_pointers: accesses whose pointer comes from no parameter that can be named.
       has_partitions: whether the kernel specializes warps.
     """
@@ -90,6 +94,7 @@ class Facts:
     accesses: list[Access]
     trips: dict[Operation, Array | None]
     conditions: dict[Operation, bool | None]
+    carried: dict[Operation, list[frozenset[int]]]
     unknown_pointers: list[Operation]
     has_partitions: bool = False
 
@@ -99,6 +104,14 @@ class Facts:
         found: dict[Operation, Access | None] = {}
         for access in self.accesses:
             found[access.operation] = None if access.operation in found else access
+        return found
+
+    @functools.cached_property
+    def touched(self) -> dict[Operation, frozenset[int]]:
+        """The parameters whose buffers each operation may access."""
+        found: dict[Operation, frozenset[int]] = {}
+        for access in self.accesses:
+            found[access.operation] = found.get(access.operation, frozenset()) | {access.parameter}
         return found
 
 
@@ -117,7 +130,7 @@ def analyse(module: Module, grid: Sequence[int], arguments: Sequence[Any]) -> Fa
 
 def _argument(position: int, variable: Variable, argument: Any) -> Abstract:
     if variable.type.pointer:
-        return Address(position, Affine(np.zeros(1, np.int64)))
+        return Address({position: Place(Affine(np.zeros(1, np.int64)))})
     if isinstance(argument, np.integer | np.bool_) and variable.type.element in INTEGERS:
         return Affine(np.array([signed(int(argument), variable.type)], np.int64))
     return None
@@ -129,7 +142,7 @@ class _Evaluator:
     def __init__(self, module: Module, grid: tuple[int, ...]):
         self.module, self.grid = module, grid
         self.programs = int(np.prod(np.array(grid, object)))
-        self.facts = Facts(self.programs, [], {}, {}, [])
+        self.facts = Facts(self.programs, [], {}, {}, {}, [])
         self.environment: dict[Variable, Abstract] = {}
         self.active: Array | None = None
         self.loop_axes = 0
@@ -174,18 +187,20 @@ class _Evaluator:
             self.facts.unknown_pointers.append(operation)
             return
         mask = operands[position] if (position := _mask_position(operation)) is not None else None
-        offset = pointer.offset if pointer.offset is None or pointer.offset.origin is None else None
-        self.facts.accesses.append(
-            Access(
-                operation,
-                pointer.parameter,
-                offset,
-                operation.operands[0].type.shape,
-                mask if isinstance(mask, Box) else None,
-                _both(self.active, scalar_mask(mask)),
-                self.in_loop,
+        active = conjunction(self.active, scalar_mask(mask))
+        for parameter, place in sorted(pointer.places.items()):
+            offset = place.offset if place.offset is None or place.offset.origin is None else None
+            self.facts.accesses.append(
+                Access(
+                    operation,
+                    parameter,
+                    offset,
+                    operation.operands[0].type.shape,
+                    mask if isinstance(mask, Box) else None,
+                    conjunction(active, place.where),
+                    self.in_loop,
+                )
             )
-        )
 
     # Control flow.
 
@@ -198,7 +213,7 @@ class _Evaluator:
             edges = incoming.get(position)
             if edges is None:
                 continue
-            self.active = _both(outer, _either([active for active, _ in edges]))
+            self.active = conjunction(outer, _either([active for active, _ in edges]))
             inside = None if len(edges) > 1 else edges[0][0]
             given = (
                 edges[0][1]
@@ -207,7 +222,7 @@ class _Evaluator:
             )
             values = self.block(block, given)
             for target, active, passed in _edges(block.terminator, values):
-                incoming.setdefault(target, []).append((_both(inside, active), passed))
+                incoming.setdefault(target, []).append((conjunction(inside, active), passed))
             if not block.terminator.successors:
                 returned = (
                     values
@@ -225,7 +240,7 @@ class _Evaluator:
         for region, active in zip(operation.regions, (known, None if known is None else ~known), strict=True):
             if not region.blocks:
                 continue
-            outer, self.active = self.active, _both(self.active, active)
+            outer, self.active = self.active, conjunction(self.active, active)
             outcomes.append(self.region(region, []))
             self.active = outer
         if len(outcomes) < 2:
@@ -245,7 +260,7 @@ class _Evaluator:
         lower, upper, step, *initial = operands
         trips = _trips(lower, upper, step, unsigned="unsignedCmp" in operation.attributes)
         self.count(operation, trips)
-        body, carried = operation.regions[0].blocks[0], operation.regions[0].blocks[0].arguments[1:]
+        body = operation.regions[0].blocks[0]
         longest = 0 if trips is None else int(trips.max())
         followed = trips is not None and longest * max(self.programs, 1) * self._points() <= MAX_POINTS
         saved = (self.active, self.loop_axes, self.in_loop, self.recording)
@@ -256,9 +271,9 @@ class _Evaluator:
             counter = np.arange(max(longest, 1), dtype=np.int64).reshape((-1,) + (1,) * (self.loop_axes + 1))
             self._axis_sizes.append(max(longest, 1))
             self.loop_axes += 1
-            self.active = _both(self.active, counter < trips)
+            self.active = conjunction(self.active, counter < trips)
             index = in_range(Affine(lower.base + counter * step.base), operation.operands[0].type)
-        steps = self.steps(body, index, carried, initial, followed)
+        initial, steps = self.steps(operation, index, initial, followed)
         inside = [_advance(start, step, counter) for start, step in zip(initial, steps, strict=True)]
         self.recording = saved[3]
         self.block(body, [index, *inside])
@@ -271,21 +286,27 @@ class _Evaluator:
         return functools.reduce(operator.mul, self._axis_sizes, 1)
 
     def steps(
-        self,
-        body: Block,
-        index: Abstract,
-        carried: Sequence[Variable],
-        initial: Sequence[Abstract],
-        followed: bool,
-    ) -> list[Array | None]:
-        """By how much each carried value grows in one iteration; None where that is not constant."""
+        self, operation: Operation, index: Abstract, initial: Sequence[Abstract], followed: bool
+    ) -> tuple[list[Abstract], list[Array | None]]:
+        """What a loop starts from, with pointers into all the buffers that they get to, and by how much each
+        carried value grows in one iteration; None where that is not constant."""
         self.recording = False
-        placeholders = [
-            _placeholder(variable, start) for variable, start in zip(carried, initial, strict=True)
-        ]
-        yielded = self.block(body, [index, *placeholders])
+        body = operation.regions[0].blocks[0]
+        carried = body.arguments[1:]
+
+        def iteration(start: Sequence[Abstract]) -> list[Abstract]:
+            placeholders = [_placeholder(*pair) for pair in zip(carried, start, strict=True)]
+            return self.block(body, [index, *placeholders])
+
+        initial, yielded = _until_stable(initial, iteration)
+        self.carry(operation, initial)
         own_axis = self.loop_axes if followed else None
-        return [_growth(variable, value, own_axis) for variable, value in zip(carried, yielded, strict=True)]
+        return initial, [_growth(*pair, own_axis) for pair in zip(carried, yielded, strict=True)]
+
+    def carry(self, operation: Operation, values: Sequence[Abstract]) -> None:
+        found = [frozenset(value.places) if isinstance(value, Address) else frozenset() for value in values]
+        before = self.facts.carried.get(operation, found)
+        self.facts.carried[operation] = [one | other for one, other in zip(before, found, strict=True)]
 
     def count(self, operation: Operation, trips: Array | None) -> None:
         if not self.recording:
@@ -297,12 +318,22 @@ class _Evaluator:
             self.facts.trips[operation] = None
 
     def conditional_loop(self, operation: Operation, operands: list[Abstract]) -> Sequence[Abstract]:
-        outer, self.in_loop = self.in_loop, True
+        saved = self.in_loop, self.recording
         before, after = operation.regions
-        forwarded = self.region(before, [forget(value) for value in operands])[1:]
-        self.region(after, [forget(value) for value in forwarded])
-        self.in_loop = outer
-        return [forget(value) for value in forwarded]
+        self.in_loop, self.recording = True, False
+
+        def forwarded(arguments: Sequence[Abstract]) -> list[Abstract]:
+            return [forget(value) for value in self.region(before, arguments)[1:]]
+
+        arguments, _ = _until_stable(
+            [forget(value) for value in operands], lambda given: self.region(after, forwarded(given))
+        )
+        self.recording = saved[1]
+        passed = forwarded(arguments)
+        self.carry(operation, passed)
+        self.region(after, passed)
+        self.in_loop, self.recording = saved
+        return passed
 
     def partitions(self, operation: Operation, operands: list[Abstract]) -> Sequence[Abstract]:
         """Warp specialization, after `expansion.py`: the results are those of the first region."""
@@ -330,13 +361,6 @@ class _Evaluator:
 
 
 # --- Control flow: helpers -----------------------------------------------------------------------
-
-
-def _both(one: Array | None, other: Array | None) -> Array | None:
-    """Conjunction; None is "may be true"."""
-    if one is None or other is None:
-        return other if one is None else one
-    return np.logical_and(one, other)
 
 
 def _either(actives: Sequence[Array | None]) -> Array | None:
@@ -375,8 +399,31 @@ def _placeholder(variable: Variable, initial: Abstract) -> Abstract:
     """Stands for a loop-carried value, to see what one iteration does to it."""
     symbol = Affine(np.zeros(1, np.int64), (0,) * len(variable.type.shape), origin=variable)
     if isinstance(initial, Address):
-        return Address(initial.parameter, symbol)
+        return Address(dict.fromkeys(initial.places, Place(symbol)))
     return symbol if variable.type.element in INTEGERS and bits(variable.type) > 1 else None
+
+
+def _until_stable(
+    start: Sequence[Abstract], iteration: Callable[[Sequence[Abstract]], list[Abstract]]
+) -> tuple[list[Abstract], list[Abstract]]:
+    """What a loop carries, pointers into all buffers that they get to; and what an iteration makes of it."""
+    start = list(start)
+    while True:
+        after = iteration(start)
+        wider = [_widened(*pair) for pair in zip(start, after, strict=True)]
+        if all(new is old for new, old in zip(wider, start, strict=True)):
+            return start, after
+        start = wider
+
+
+def _widened(start: Abstract, after: Abstract) -> Abstract:
+    if (
+        isinstance(start, Address)
+        and isinstance(after, Address)
+        and after.places.keys() - start.places.keys()
+    ):
+        return anywhere(start.places.keys() | after.places.keys())
+    return start
 
 
 def _growth(variable: Variable, yielded: Abstract, own_axis: int | None) -> Array | None:
@@ -397,8 +444,9 @@ def _advance(initial: Abstract, step: Array | None, times: Array | None) -> Abst
     if step is not None and not step.any():
         return initial
     if isinstance(initial, Address):
-        offset = _advance(initial.offset, step, times)
-        return Address(initial.parameter, offset if isinstance(offset, Affine) else None)
+        return (
+            forget(initial) if step is None else initial.moved(lambda offset: _advance(offset, step, times))
+        )
     if step is None or times is None or not isinstance(initial, Affine):
         return None
     return Affine(initial.base + step * times, initial.strides, initial.origin)

@@ -37,6 +37,7 @@ def check_access(m: Machine, op: Operation, pointer: Pointer, mask: Value | None
     """Checks the active lanes of an access, where the context asks for it."""
     if not (m.checks.bounds or m.checks.races):
         return
+    (parameter,) = pointer.parameters
     batch = m.programs is not None
     lanes = Value(np.zeros(pointer.offset.shape, np.bool_))
     kept = m.both(mask, m.active)
@@ -46,9 +47,9 @@ def check_access(m: Machine, op: Operation, pointer: Pointer, mask: Value | None
     )
     wide = m.map(lambda x: convert(x, INT64), offset)
     if m.checks.bounds:
-        _check_bounds(m, op, pointer.parameter, active.array, wide.array)
-    if m.checks.races and pointer.parameter in m.strategy.written:
-        _check_races(m, op, pointer.parameter, active.array, wide.array)
+        _check_bounds(m, op, parameter, active.array, wide.array)
+    if m.checks.races and parameter in m.strategy.written:
+        _check_races(m, op, parameter, active.array, wide.array)
 
 
 def _name(m: Machine, parameter: int) -> str:

@@ -94,12 +94,11 @@ def _for(m: Machine, op: Operation, lower: Value, upper: Value, step: Value, *in
             yielded = m.region(body, [index, *everything])
         return [m.select(op, running, yielded[k], old) for k, old in zip(others, values, strict=True)]
 
+    initial = tuple(_widened(m, op, initial))
     start = _batched_where(m, [variables[k] for k in others], [initial[k] for k in others])
     times = Value(np.int32(limit)) if trips is None else trips
     if isinstance(limit, int) and limit == 1:
-        once = iteration(np.int32(0), start)
-        _check_fixed(m, op, start, once)
-        return all_carried(times, once)
+        return all_carried(times, _kept_fixed(m, op, start, iteration(np.int32(0), start)))
     after = _loop(m, op, body, start, iteration, lambda f, carry: lax.fori_loop(0, limit, f, carry))
     return all_carried(times, after)
 
@@ -175,15 +174,29 @@ def _with_program_axis(m: Machine, operand: Operand) -> Operand:
     return with_moving_part(operand, m.batch(moving_part(operand)))
 
 
-def _check_fixed(m: Machine, op: Operation, before: Sequence[Operand], after: Sequence[Operand]) -> None:
-    for old, new in zip(before, after, strict=True):
+def _widened(m: Machine, op: Operation, operands: Sequence[Operand]) -> list[Operand]:
+    """What a loop starts from, with pointers of the type that they have in all its iterations."""
+    carried = m.facts.carried.get(op)
+    if carried is None:  # inside an operation's own region, which has no pointers
+        return list(operands)
+    return [
+        operand.widened(parameters) if isinstance(operand, Pointer) else operand
+        for operand, parameters in zip(operands, carried, strict=True)
+    ]
+
+
+def _kept_fixed(
+    m: Machine, op: Operation, before: Sequence[Operand], after: Sequence[Operand]
+) -> list[Operand]:
+    """What an iteration leaves, as what the loop carries."""
+    kept = [
+        new.widened(old.parameters) if isinstance(old, Pointer) and isinstance(new, Pointer) else new
+        for old, new in zip(before, after, strict=True)
+    ]
+    for old, new in zip(before, kept, strict=True):
         if fixed_part(old) != fixed_part(new):
-            raise m.unsupported(
-                op,
-                "carries a pointer that moves from one array to another"
-                if isinstance(old, Pointer)
-                else "carries a view that moves from one buffer in shared memory to another",
-            )
+            raise m.unsupported(op, "carries a view that moves from one buffer in shared memory to another")
+    return kept
 
 
 # The values, the buffers that are written, and shared memory.
@@ -210,11 +223,9 @@ def _loop(
         m.memory.update(zip(buffers, contents, strict=True))
         m.shared = {**outer_shared, **dict(zip(shared, tiles, strict=True))}
         values = [like(operand, array) for operand, array in zip(start, arrays, strict=True)]
-        after = iteration(position, values)
-        _check_fixed(m, op, start, after)
         after = [
             _with_program_axis(m, new) if _is_batched(old) else new
-            for old, new in zip(start, after, strict=True)
+            for old, new in zip(start, _kept_fixed(m, op, start, iteration(position, values)), strict=True)
         ]
         return (
             compat.varying([as_array(operand) for operand in after], axes),
@@ -243,6 +254,7 @@ def _while(m: Machine, op: Operation, *initial: Operand) -> Results:
     before, after = op.regions
     condition, *_ = before.blocks[0].terminator.operands
     first, *values = m.region(before, _batched_where(m, before.blocks[0].arguments, initial))
+    values = _widened(m, op, values)
     outer = m.active
     start = _batched_where(m, (condition, *op.results), (first, *values))
 

@@ -18,7 +18,7 @@ from jtprim.specialize.reader import Block, Module, Operation, Region, Variable
 
 from .analysis import Facts
 from .strategy import Strategy
-from .values import Array, Operand, Pointer, Shared, Value, spread
+from .values import APART, Array, Operand, Pointer, Shared, Value, spread
 from .windows import Window
 
 Results = Sequence[Operand] | Operand | None
@@ -181,7 +181,7 @@ class Machine:
         if isinstance(operand, Pointer):
             offset = self.rearrange(function, operand.offset)
             assert isinstance(offset, Value)
-            return Pointer(operand.parameter, operand.element, offset)
+            return operand.moved_to(offset)
         assert isinstance(operand, Value)
         return Value(function(operand.array, int(operand.batched)), operand.batched)
 
@@ -190,16 +190,34 @@ class Machine:
         if one is other:
             return one
         if isinstance(one, Pointer) and isinstance(other, Pointer):
-            if (one.parameter, one.element) != (other.parameter, other.element):
-                raise self.unsupported(operation, "chooses between pointers to two arrays")
-            offset = self.map(lax.select, condition, one.offset, other.offset)
-            return Pointer(one.parameter, one.element, offset)
+            one, other = one.widened(other.parameters), other.widened(one.parameters)
+            return one.moved_to(self.map(lax.select, condition, one.offset, other.offset))
         if isinstance(one, Shared) and isinstance(other, Shared):
             if (one.buffer, one.steps) != (other.buffer, other.steps):
                 raise self.unsupported(operation, "chooses between views of two buffers in shared memory")
             return Shared(one.buffer, one.steps, self.map(lax.select, condition, one.places, other.places))
         assert isinstance(one, Value) and isinstance(other, Value)
         return self.map(lax.select, condition, one, other)
+
+    def into_each(self, operation: Operation, pointer: Pointer) -> list[tuple[Pointer, Value | None]]:
+        """For each buffer that an access may go to: a pointer into it, and which lanes go; None is all."""
+        if len(pointer.parameters) == 1:
+            return [(pointer, None)]
+        touched = self.facts.touched[operation]
+
+        def near(parameter: int) -> tuple[Pointer, Value | None]:
+            offset = self.map(lambda far: lax.sub(far, lax.full_like(far, parameter * APART)), pointer.offset)
+            there = self.map(
+                lambda near: lax.bitwise_and(
+                    lax.ge(near, lax.full_like(near, -APART // 2)),
+                    lax.lt(near, lax.full_like(near, APART // 2)),
+                ),
+                offset,
+            )
+            return Pointer((parameter,), pointer.element, offset), there
+
+        found = [near(parameter) for parameter in pointer.parameters if parameter in touched]
+        return found if len(found) > 1 else [(found[0][0], None)]
 
     def both(self, one: Value | None, other: Value | None) -> Value | None:
         """Conjunction of masks; None is all true."""
@@ -279,7 +297,7 @@ def fixed_part(operand: Operand) -> Hashable:
     """What of an operand may not."""
     match operand:
         case Pointer():
-            return operand.parameter, operand.element
+            return operand.parameters, operand.element
         case Shared():
             return operand.buffer, operand.steps
         case _:
@@ -290,7 +308,7 @@ def with_moving_part(operand: Operand, value: Value) -> Operand:
     """`operand` with another part that changes."""
     match operand:
         case Pointer():
-            return Pointer(operand.parameter, operand.element, value)
+            return operand.moved_to(value)
         case Shared():
             return Shared(operand.buffer, operand.steps, value)
         case _:

@@ -38,20 +38,22 @@ _INTO_ONE_ELEMENT = lax.ScatterDimensionNumbers(
 
 
 def contents(m: Machine, op: Operation, pointer: Pointer) -> Array:
-    """The buffer that `pointer` points into, as the pointer's type."""
-    buffer = m.memory[pointer.parameter]
+    """The one buffer that `pointer` points into, as the pointer's type."""
+    (parameter,) = pointer.parameters
+    buffer = m.memory[parameter]
     wanted = DTYPES.get(pointer.element)
     if wanted == np.bool_:  # Triton stores i1 as a byte
         wanted = np.dtype(np.int8)
     if wanted is None or wanted.itemsize != buffer.dtype.itemsize:
-        name = m.module.parameters[pointer.parameter].name or f"parameter {pointer.parameter}"
+        name = m.module.parameters[parameter].name or f"parameter {parameter}"
         reason = f"takes {name!r}, an array of {buffer.dtype}, for one of {pointer.element}"
         raise m.unsupported(op, reason)
     return reinterpret(buffer, wanted)
 
 
 def write_back(m: Machine, pointer: Pointer, buffer: Array) -> None:
-    m.memory[pointer.parameter] = reinterpret(buffer, m.memory[pointer.parameter].dtype)
+    (parameter,) = pointer.parameters
+    m.memory[parameter] = reinterpret(buffer, m.memory[parameter].dtype)
 
 
 # --- Loads ---------------------------------------------------------------------------------------
@@ -73,6 +75,26 @@ def _load(m: Machine, op: Operation, pointer: Pointer, *rest: Value) -> Results:
 
 def load(m: Machine, op: Operation, pointer: Pointer, mask: Value | None = None) -> Value:
     """The elements at `pointer`; any number where it points out of the buffer, or the mask is false."""
+    return _each(m, op, pointer, mask, lambda one, kept: _load_from(m, op, one, kept))
+
+
+def _each(
+    m: Machine,
+    op: Operation,
+    pointer: Pointer,
+    mask: Value | None,
+    access: Callable[[Pointer, Value | None], Value],
+) -> Value:
+    """What an access to each of the buffers that `pointer` may point into gives, lane by lane."""
+    (first, there), *others = m.into_each(op, pointer)
+    result = access(first, m.both(mask, there))
+    for other, there in others:
+        assert there is not None
+        result = m.map(lax.select, there, access(other, m.both(mask, there)), result)
+    return result
+
+
+def _load_from(m: Machine, op: Operation, pointer: Pointer, mask: Value | None) -> Value:
     check_access(m, op, pointer, mask)
     buffer = contents(m, op, pointer)
     if buffer.size == 0:
@@ -120,6 +142,11 @@ def _store(m: Machine, op: Operation, pointer: Pointer, value: Value, mask: Valu
 
 def store_lanes(m: Machine, op: Operation, pointer: Pointer, value: Value, mask: Value | None) -> None:
     """Stores where the mask holds, for the active programs."""
+    for one, there in m.into_each(op, pointer):
+        _store_to(m, op, one, value, m.both(mask, there))
+
+
+def _store_to(m: Machine, op: Operation, pointer: Pointer, value: Value, mask: Value | None) -> None:
     check_access(m, op, pointer, mask)
     buffer = contents(m, op, pointer)
     if buffer.size == 0:
@@ -210,6 +237,12 @@ def atomic_lanes(
     Args:
       kind: Triton's `RMWOp`.
     """
+    return _each(m, op, pointer, mask, lambda one, kept: _combine_with(m, op, one, value, kept, kind))
+
+
+def _combine_with(
+    m: Machine, op: Operation, pointer: Pointer, value: Value, mask: Value | None, kind: int
+) -> Value:
     check_access(m, op, pointer, mask)
     buffer = contents(m, op, pointer)
     if buffer.size == 0:
@@ -232,9 +265,15 @@ def _signed(array: Array) -> Array:
 @rule("tt.atomic_cas")
 def _compare_and_swap(m: Machine, op: Operation, pointer: Pointer, expected: Value, value: Value) -> Results:
     """Writes where memory holds what was compared; gives what was there before."""
-    check_access(m, op, pointer, None)
+    return _each(m, op, pointer, None, lambda one, kept: _swap_in(m, op, one, expected, value, kept))
+
+
+def _swap_in(
+    m: Machine, op: Operation, pointer: Pointer, expected: Value, value: Value, mask: Value | None
+) -> Value:
+    check_access(m, op, pointer, mask)
     buffer = contents(m, op, pointer)
-    offset, (compared, update) = _lanes(m, pointer, None, buffer.size, expected, value)
+    offset, (compared, update) = _lanes(m, pointer, mask, buffer.size, expected, value)
     bits = bits_of(np.dtype(buffer.dtype))
 
     def swap(old: Array, compared: Array, update: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -36,19 +37,36 @@ class Value:
         return np.dtype(self.array.dtype)
 
 
+# How many elements apart buffers are taken to lie that one tensor of pointers points into: more than any has.
+APART = 1 << 48
+
+
 @dataclasses.dataclass(frozen=True)
 class Pointer:
-    """A pointer, or a tensor of pointers, into the buffer of one parameter.
+    """A pointer, or a tensor of pointers, into the buffer of one parameter, or each into one of several.
 
     Attributes:
-      parameter: whose buffer.
+      parameters: whose buffers, ascending.
       element: TTIR's name of the type pointed to.
-      offset: in elements from the buffer's start; int32, or int64 for a buffer that needs it.
+      offset: in elements from the buffer's start; int32, or int64 for a buffer that needs it. With several
+        buffers int64, and `APART` times the parameter whose buffer it is is added.
     """
 
-    parameter: int
+    parameters: tuple[int, ...]
     element: str
     offset: Value
+
+    def moved_to(self, offset: Value) -> Pointer:
+        """With another offset."""
+        return dataclasses.replace(self, offset=offset)
+
+    def widened(self, parameters: Iterable[int]) -> Pointer:
+        """The same, of a type that may point into other buffers as well."""
+        wider = tuple(sorted({*self.parameters, *parameters}))
+        if len(self.parameters) > 1 or wider == self.parameters:
+            return dataclasses.replace(self, parameters=wider)
+        far = lax.add(convert(self.offset.array, np.dtype(np.int64)), np.int64(self.parameters[0] * APART))
+        return Pointer(wider, self.element, Value(far, self.offset.batched))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -320,4 +320,4 @@ def _bitcast(m: Machine, op: Operation, value: Operand) -> Results:
         return m.map(lambda array: reinterpret(array, kind.dtype), value)
     assert isinstance(value, Pointer)
     # Whether the widths agree is checked where memory is accessed: `i1` is stored as a byte.
-    return Pointer(value.parameter, kind.element, value.offset)
+    return Pointer(value.parameters, kind.element, value.offset)

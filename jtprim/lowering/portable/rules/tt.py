@@ -160,7 +160,7 @@ def add_pointer(m: Machine, pointer: Pointer, offset: Value) -> Pointer:
     """A pointer moved by so many elements."""
     # Narrowing a 64 bit offset wraps, which is exact for every sum that lies inside the buffer.
     total = m.map(lambda old, more: lax.add(old, convert(signed(more), old.dtype)), pointer.offset, offset)
-    return Pointer(pointer.parameter, pointer.element, total)
+    return pointer.moved_to(total)
 
 
 # --- Conversions ---------------------------------------------------------------------------------
