@@ -15,6 +15,7 @@ from jtprim.errors import LaunchValueError, UnsupportedError
 from jtprim.lowering.portable import execute
 from jtprim.lowering.portable.analysis import analyse
 from jtprim.lowering.portable.strategy import choose_strategy
+from jtprim.lowering.portable.windows import _program_axes
 from jtprim.specialize.reader import read
 from tests.portable import launching
 from tests.portable.launching import compiled, is_typed, launch, scalar
@@ -545,3 +546,47 @@ if hasattr(tl, "atomic_load"):  # Triton 3.9
         x = np.arange(10, dtype=np.int32)
         out = launch(masked, (2,), x, jnp.full(10, -1, jnp.int32), 7, written=[1], BLOCK=8)
         np.testing.assert_array_equal(out, [*(x[:7] + 1), 1, -1, -1])
+
+
+# --- Views ---------------------------------------------------------------------------------------
+
+
+@given(
+    axes=st.lists(st.tuples(st.integers(2, 4), st.integers(-3, 40)), min_size=1, max_size=5),
+    chunks=st.integers(1, 3),
+)
+def test_axes_that_programs_have_are_found_in_their_addresses(axes, chunks):
+    offsets = np.zeros(1, np.int64)
+    for extent, stride in axes:  # the innermost first
+        offsets = (np.arange(extent) * stride)[:, None] + offsets
+        offsets = offsets.reshape(-1)
+    together = offsets.size
+    base = (offsets + np.arange(chunks)[:, None] * 1000).reshape(1, -1)
+    extents, strides = _program_axes(base, together)
+    index = np.indices(extents).reshape(len(extents), -1)
+    np.testing.assert_array_equal(np.tensordot(np.array(strides, np.int64), index, 1), offsets)
+    base[0, -1] += 1  # now chunks are not alike
+    assert chunks == 1 or _program_axes(base, together) is None
+
+
+@triton.jit
+def tiles(x, row, out, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+    """Of a grid of one axis; the members of a batch are the slowest."""
+    p = tl.program_id(0)
+    member, tile = p // (ROWS * COLUMNS), p % (ROWS * COLUMNS)
+    i = tl.arange(0, BLOCK)[:, None]
+    j = tile % COLUMNS * BLOCK + tl.arange(0, BLOCK)[None, :]
+    at = ((member * ROWS + tile // COLUMNS) * BLOCK + i) * COLUMNS * BLOCK + j
+    tl.store(out + at, tl.load(x + at) + tl.load(row + j))
+
+
+@pytest.mark.parametrize("chunk_bytes", [1 << 26, 1 << 14])
+def test_rows_and_columns_that_a_kernel_makes_of_one_number_are_views(chunk_bytes):
+    x = np.random.default_rng(0).normal(size=(3, 4 * 8, 2 * 8)).astype(np.float32)
+    given = [x, np.arange(16, dtype=np.float32), np.zeros_like(x)]
+    constexprs = {"ROWS": 4, "COLUMNS": 2, "BLOCK": 8}
+    text = compiled(tiles, *given, **constexprs)
+    run = lambda *arrays: execute(text, (24, 1, 1), arrays, [2], kernel="tiles", chunk_bytes=chunk_bytes)
+    np.testing.assert_array_equal(run(*given)[0], x + given[1])
+    made = str(jax.make_jaxpr(run)(*given))
+    assert "gather" not in made and "scatter" not in made

@@ -43,7 +43,7 @@ def run(
     together = min(total, _chunk(module, chunk_bytes)) if strategy.vectorised and total > 1 else 1
     together = math.ceil(total / math.ceil(total / together))
     sizes = [memory[i].size if i in memory else 0 for i in range(len(arguments))]
-    windows = find_windows(facts, strategy, sizes, grid, together)
+    windows = find_windows(facts, strategy, sizes, together)
     memory = {p: _extended(buffer, windows.extensions.get(p, 0)) for p, buffer in memory.items()}
     variables = varying(module, grid, facts) if together > 1 else frozenset()
 

@@ -26,6 +26,9 @@ MAX_SPAN = 4
 # And where its buffer would have to be longer than twice its size plus this many elements.
 MAX_EXTENSION = 4096
 
+# Most axes that the programs may have, so that no tensor has too many for XLA to be quick.
+MAX_PROGRAM_AXES = 6
+
 
 @dataclasses.dataclass(frozen=True)
 class Window:
@@ -158,14 +161,12 @@ class Windows:
     extensions: Mapping[int, int]
 
 
-def find_windows(
-    facts: Facts, strategy: Strategy, sizes: Sequence[int], grid: tuple[int, int, int], together: int
-) -> Windows:
+def find_windows(facts: Facts, strategy: Strategy, sizes: Sequence[int], together: int) -> Windows:
     """The views among a kernel's accesses, for `together` programs at once."""
     found: dict[Operation, Window] = {}
     extensions: dict[int, int] = {}
     for operation, access in facts.by_operation.items():
-        window = None if access is None else _window(access, facts.programs, grid, together)
+        window = None if access is None else _window(access, facts.programs, together)
         if access is None or window is None:
             continue
         if access.kind == "store" and not (operation in strategy.unique and _writable(access, window)):
@@ -189,15 +190,15 @@ def _writable(access: Access, window: Window) -> bool:
     return distinct and window.span <= math.prod(window.extents) * (1 if access.in_loop else MAX_SPAN)
 
 
-def _window(access: Access, programs: int, grid: tuple[int, int, int], together: int) -> Window | None:
+def _window(access: Access, programs: int, together: int) -> Window | None:
     """The view that an access is, if it is one."""
     if access.kind not in ("load", "store") or access.offset is None:
         return None
     base = np.broadcast_to(access.offset.base, np.broadcast_shapes(access.offset.base.shape, (programs,)))
-    extents, steps = _program_axes(programs, grid, together)
-    strides = _program_strides(base, extents, steps)
-    if strides is None:
+    axes = _program_axes(base, together)
+    if axes is None:
         return None
+    extents, strides = axes
     shape = (*extents, *access.shape)
     strides = (*strides, *access.offset.strides)
     limits = (
@@ -214,30 +215,37 @@ def _window(access: Access, programs: int, grid: tuple[int, int, int], together:
     return window if window.nests else None
 
 
-def _program_axes(
-    programs: int, grid: tuple[int, int, int], together: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axes of the programs that run at once, and the step in program numbers along each."""
+def _program_axes(base: Array, together: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Axes of the programs that run at once, the outermost first, and the strides along them.
+
+    Such that addresses are the same sums of index times stride in every chunk of programs and all iterations;
+    None if there are none. They are often those of the grid, but a kernel may make its own: rows and columns
+    of tiles out of one number, or the place in a batch.
+    """
     if together == 1:
         return (), ()
-    if together < programs:
-        return (together,), (1,)
-    x, y, z = grid
-    return (z, y, x), (x * y, x, 1)
-
-
-def _program_strides(base: Array, extents: Sequence[int], steps: Sequence[int]) -> tuple[int, ...] | None:
-    """The strides along the program axes, if they are the same everywhere and in all iterations."""
-    if not extents:
-        return ()
-    together, programs = math.prod(extents), base.shape[-1]
-    flat = base.reshape(-1, programs)
-    strides = tuple(
-        int(flat[0, step] - flat[0, 0]) if extent > 1 else 0
-        for extent, step in zip(extents, steps, strict=True)
-    )
-    index = np.indices(tuple(extents)).reshape(len(extents), together)
+    flat = base.reshape(-1, base.shape[-1])
+    extents, strides = _factored(flat[0, :together] - flat[0, 0])
+    if len(extents) > MAX_PROGRAM_AXES:
+        return None
+    index = np.indices(extents).reshape(len(extents), together)
     expected = np.tensordot(np.array(strides, np.int64), index, 1)
-    program = np.arange(programs)
+    program = np.arange(base.shape[-1])
     first, place = program // together * together, program % together
-    return strides if (flat - flat[:, first] == expected[place]).all() else None
+    return (extents, strides) if (flat - flat[:, first] == expected[place]).all() else None
+
+
+def _factored(offsets: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Extents and strides of the axes that offsets of consecutive programs have, if they have any."""
+    extents: list[int] = []
+    strides: list[int] = []
+    while offsets.size > 1:
+        stride = int(offsets[1])
+        other = np.flatnonzero(offsets != stride * np.arange(offsets.size))
+        extent = int(other[0]) if other.size else offsets.size
+        if offsets.size % extent:
+            extent = offsets.size
+        extents.insert(0, extent)
+        strides.insert(0, stride)
+        offsets = offsets[::extent]
+    return tuple(extents), tuple(strides)
