@@ -139,3 +139,11 @@ def add_tiles_into(total_ptr, x_ptr, out_ptr, rows, M: tl.constexpr, N: tl.const
     tile = total.load([row, 0]) + x.load([row, 0])
     total.store([row, 0], tile)
     out.store([row, 0], tile)
+
+
+@triton.jit
+def scale_line(x_ptr, scale_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """out = x * scale, of one element, through descriptors of one dimension that the kernel makes."""
+    x = tl.make_tensor_descriptor(x_ptr, shape=[n], strides=[1], block_shape=[BLOCK])
+    out = tl.make_tensor_descriptor(out_ptr, shape=[n], strides=[1], block_shape=[BLOCK])
+    out.store([0], x.load([0]) * tl.load(scale_ptr))

@@ -15,7 +15,7 @@ from triton.compiler import ASTSource
 
 import jtprim as jt
 from examples import functions
-from tests.kernels import add, add_tiles_into, copy_tiles, double_into_first, scale_in_place
+from tests.kernels import add, add_tiles_into, copy_tiles, double_into_first, scale_in_place, scale_line
 
 
 @triton.jit
@@ -407,6 +407,27 @@ def test_descriptors_are_batched_one_after_the_other():
 
     x = normal(3, 32, 32)
     np.testing.assert_array_equal(jax.vmap(copied)(x), x)
+
+
+def test_members_of_a_batch_that_tma_cannot_reach_are_refused_where_it_is_tma():
+    def scaled(x, scale):
+        return jt.kernel(scale_line)[1](x, scale, n=x.size, BLOCK=64, out_shape={"out_ptr": x})
+
+    scale = normal(2, 3, 1)  # is loaded without TMA, from any address
+    for length, fits in ((44, True), (42, False)):
+        x = normal(2, 3, length)
+        batch = jax.vmap(jax.vmap(scaled))
+        np.testing.assert_array_equal(batch(x, scale), x * scale)
+        for platform in ("cuda:80", "hip:gfx942"):
+            jt.inspect(batch, x, scale, platform=platform)
+        if fits:
+            jt.inspect(batch, x, scale, platform="cuda:90")
+            continue
+        with pytest.raises(NotImplementedError, match=r"'x_ptr'.*168 bytes.*multiple of 16; pad the arrays"):
+            jt.inspect(batch, x, scale, platform="cuda:90")
+        jt.inspect(
+            jax.vmap(jax.vmap(scaled, (None, 0)), (None, 0)), x[0, 0], scale[:, :1], platform="cuda:80"
+        )
 
 
 def test_an_in_out_that_is_not_batched_becomes_one_for_each():

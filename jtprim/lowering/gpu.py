@@ -31,7 +31,7 @@ from jtprim.errors import LaunchValueError, OutOfSharedMemoryError, UnsupportedE
 from jtprim.lowering import payload
 from jtprim.lowering.cubin import without_ptx_text
 from jtprim.primitive import Configuration, CostEstimate, OutShape
-from jtprim.specialize.access import written_paths
+from jtprim.specialize.access import described_paths, written_paths
 from jtprim.specialize.adapters import Adapter, adapt
 from jtprim.specialize.binder import leaves_by_path, specialize_arguments
 from jtprim.specialize.compile import Binary, compile_arguments
@@ -55,6 +55,9 @@ _TMA_FLOAT32_AS_TF32 = 11
 
 # The runtime's ROCm build launches `num_warps * 64` threads whatever the GPU's wavefront is.
 _ROCM_RUNTIME_WARP = 64
+
+# What addresses in TMA descriptors have to be multiples of (CUDA's cuTensorMapEncodeTiled).
+_TMA_ALIGNMENT_BYTES = 16
 
 # Triton's scalar types in the runtime's: the kernel reads its argument's low bytes, so integers narrower
 # than 32 bits travel in 32.
@@ -93,6 +96,8 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, platform: str, **params
     results, aliases = list(ctx.avals_out), dict(params["aliases"])
     calls = [one.call for one in compiled]
     scratch_bytes = max(one.scratch_bytes for one in compiled)
+    if scratch_bytes and params["batching"] is not None:  # on NVIDIA it is for descriptors
+        _check_members(params, ctx.avals_in, candidates[0])
     if scratch_bytes:
         # One more result, behind the outputs and before the in-outs, whose own buffers no parameter takes.
         place = len(results) - len(aliases)
@@ -184,6 +189,39 @@ def _check_written(params: Mapping[str, Any], operands: Sequence[Any], configura
                 kernel=source.name,
                 parameter=text,
             )
+
+
+def _check_members(params: Mapping[str, Any], operands: Sequence[Any], configuration: Configuration) -> None:
+    """Checks that TMA can reach the members of a batch that the kernel makes descriptors of."""
+    source: KernelSource = params["kernel"]
+    outputs = params["out_shape"].shapes
+    sizes = {
+        path: _member_bytes(leaf, operands[leaf.index] if isinstance(leaf, Operand) else outputs[leaf.index])
+        for path, leaf in leaves_by_path(params["arguments"]).items()
+        if isinstance(leaf, Operand | Output)
+    }
+    if not any(size % _TMA_ALIGNMENT_BYTES for size in sizes.values()):
+        return
+    arguments = configuration.arguments(source, params["arguments"])
+    specialization = specialize_arguments(
+        source, arguments, operands, outputs, dict(configuration.constexprs), PORTABLE
+    )
+    kernel = adapt(source, arguments, specialization, params["batching"], reorder=False)
+    for path in sorted(described_paths(kernel, configuration.options)):
+        if sizes[path] % _TMA_ALIGNMENT_BYTES:
+            text = coordinate_text((source.function.params[path[0]].name, *path[1:]))
+            raise UnsupportedError(
+                f"makes a TMA descriptor of {text!r}, of which each member of the batch (jax.vmap) has "
+                f"{sizes[path]} bytes, where TMA needs a multiple of {_TMA_ALIGNMENT_BYTES}; pad the arrays, "
+                "or use jax.lax.map.",
+                kernel=source.name,
+                parameter=text,
+            )
+
+
+def _member_bytes(leaf: Operand | Output, array: Any) -> int:
+    """Bytes from one member of a batch to the next, along the batch's fastest axis on which they differ."""
+    return next((stride for stride in reversed(leaf.strides) if stride), 0) * int(array.dtype.itemsize)
 
 
 def _buffers(values: Sequence[Any]) -> Sequence[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from jtprim.arguments import Path
 from jtprim.specialize.adapters import Adapter
-from jtprim.specialize.descriptors import decomposed_paths
+from jtprim.specialize.descriptors import decomposed_paths, flattened_paths
 from jtprim.specialize.reader import Block, Module, Operation, Region, Variable, read
 from jtprim.specialize.ttir import kernel_ttir
 
@@ -52,11 +52,13 @@ class Access:
     Attributes:
       reads, writes: parameters that are loaded from and stored to.
       opaque: parameters that foreign code is given, which may read and write them.
+      described: parameters that the kernel makes tensor descriptors of.
     """
 
     reads: frozenset[int]
     writes: frozenset[int]
     opaque: frozenset[int]
+    described: frozenset[int] = frozenset()
 
 
 @functools.lru_cache(maxsize=1024)
@@ -75,6 +77,17 @@ def written_paths(adapter: Adapter, options: tuple[tuple[str, Any], ...]) -> fro
     return frozenset(adapter.kernel_path(paths[position]) for position in access.writes)
 
 
+@functools.lru_cache(maxsize=1024)
+def described_paths(adapter: Adapter, options: tuple[tuple[str, Any], ...]) -> frozenset[Path]:
+    """The paths, in a kernel's signature, of the pointers that it makes tensor descriptors of.
+
+    Args and Raises: as of `written_paths`.
+    """
+    access = kernel_access(read(kernel_ttir(adapter, options, with_descriptors=True)))
+    paths = list(flattened_paths(adapter.specialization))
+    return frozenset(adapter.kernel_path(paths[position]) for position in access.described)
+
+
 _Origins = frozenset[int]
 _NONE: _Origins = frozenset()
 
@@ -83,7 +96,8 @@ def kernel_access(module: Module) -> Access:
     """Follows every pointer of a kernel to the accesses made through it."""
     flow = _Flow(module)
     flow.function(module.entry, [frozenset({i}) for i in range(len(module.parameters))])
-    return Access(frozenset(flow.reads), frozenset(flow.writes), frozenset(flow.opaque))
+    found = (flow.reads, flow.writes, flow.opaque, flow.described)
+    return Access(*map(frozenset, found))
 
 
 class _Flow:
@@ -95,6 +109,7 @@ class _Flow:
         self.reads: set[int] = set()
         self.writes: set[int] = set()
         self.opaque: set[int] = set()
+        self.described: set[int] = set()
 
     def function(self, function: Operation, arguments: Sequence[_Origins]) -> list[_Origins]:
         [region] = function.regions
@@ -182,6 +197,8 @@ class _Flow:
             self.reads |= self._of(operation.operands[_GLUON_READS.get(name, 0)])
         if name in _WRITES or name in _BOTH or name in _GLUON_WRITES:
             self.writes |= self._of(operation.operands[_GLUON_WRITES.get(name, 0)])
+        if name == "tt.make_tensor_descriptor":
+            self.described |= self._of(operation.operands[0])
         if name in _OPAQUE:
             for operand in operation.operands:
                 self.opaque |= self._of(operand)
@@ -216,3 +233,4 @@ def _is_reference(variable: Variable) -> bool:
 
 def clear_caches() -> None:
     written_paths.cache_clear()
+    described_paths.cache_clear()

@@ -7,7 +7,7 @@ cases shape and strides follow once more (Triton 3.9's `triton.backends.driver`,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jtprim import compat
@@ -69,11 +69,20 @@ def decomposed_paths(specialization: Specialization) -> Iterator[Path]:
 
     Triton's own IR is without descriptors; in Gluon's each is one parameter, before its sizes and strides.
     """
-    gluon = specialization.source.function.is_gluon()
+    if specialization.source.function.is_gluon():
+        return flattened_paths(specialization)
+    return _paths(specialization, lambda rank: 4 * rank + 1 + compat.DESCRIPTORS_ROUND)
+
+
+def flattened_paths(specialization: Specialization) -> Iterator[Path]:
+    """The same of the IR as the frontend makes it, with descriptors."""
+    return _paths(specialization, lambda rank: 2 * rank)
+
+
+def _paths(specialization: Specialization, numbers: Callable[[int], int]) -> Iterator[Path]:
     for path, kind in specialization.leaf_types():
         if is_descriptor(kind):
             rank = kind[kind.index("[") : kind.index("]")].count(",") + 1
-            numbers = 2 * rank if gluon else 4 * rank + 1 + compat.DESCRIPTORS_ROUND
-            yield from [path] * (1 + numbers)
+            yield from [path] * (1 + numbers(rank))
         elif kind != "constexpr":
             yield path

@@ -29,7 +29,9 @@ _FP8_DTYPES = ("fp8e4b15", "fp8e4b8", "fp8e4nv", "fp8e5", "fp8e5b16")
 
 
 @functools.lru_cache(maxsize=1024)
-def kernel_ttir(adapter: Adapter, options: tuple[tuple[str, Any], ...]) -> str:
+def kernel_ttir(
+    adapter: Adapter, options: tuple[tuple[str, Any], ...], *, with_descriptors: bool = False
+) -> str:
     """`portable_ttir` of a kernel, for a specialization made for the portable target.
 
     Raises:
@@ -39,17 +41,19 @@ def kernel_ttir(adapter: Adapter, options: tuple[tuple[str, Any], ...]) -> str:
     source = adapter.specialization.source
     check_options(source, _frontend_options(dict(options)), PORTABLE)
     try:
-        return portable_ttir(ast_source(adapter), dict(options))
+        return portable_ttir(ast_source(adapter), dict(options), with_descriptors=with_descriptors)
     except Exception as error:
         raise_compile_error(error, adapter, f"while jtprim read the IR of {source.name}")
 
 
-def portable_ttir(source: Any, options: Mapping[str, object]) -> str:
+def portable_ttir(source: Any, options: Mapping[str, object], *, with_descriptors: bool = False) -> str:
     """Translates a kernel to TTIR with all calls inlined.
 
     Args:
       source: a `triton.compiler.ASTSource`, or Gluon's `GluonASTSource`.
       options: the launch's backend options; those that are about code generation are ignored.
+      with_descriptors: the module as the frontend makes it, with tensor descriptors that are not rewritten
+        yet and calls that are not inlined.
 
     Returns:
       The module in MLIR's generic form, with source locations. A Gluon kernel comes as `ttgir`, the
@@ -61,6 +65,8 @@ def portable_ttir(source: Any, options: Mapping[str, object]) -> str:
     if source.language is Language.GLUON:
         return _gluon_ttgir(source, options)
     module, backend, parsed, context = _frontend(source, options, PORTABLE)
+    if with_descriptors:
+        return compat.print_generic(module, context)
     stages: dict[str, Any] = {}
     backend.add_stages(stages, parsed, source.language)
     return compat.print_generic(stages["ttir"](module, {}), context)

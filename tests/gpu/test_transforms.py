@@ -13,13 +13,24 @@ import jtprim as jt
 from examples import functions
 from tests.gpu import hopper_kernels
 from tests.gpu.machine import local_target
-from tests.kernels import add, add_tiles_into, double_into_first, scale_in_place
+from tests.kernels import add, add_tiles_into, double_into_first, scale_in_place, scale_line
 
 pytestmark = pytest.mark.gpu
 
 
 def normal(*shape, seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def test_batches_of_descriptors_that_a_kernel_makes_of_lines():
+    x, scale = normal(2, 3, 44), normal(2, 3, 1, seed=1)
+    scaled = lambda x, scale: jt.kernel(scale_line)[1](x, scale, n=44, BLOCK=64, out_shape={"out_ptr": x})
+    np.testing.assert_array_equal(jax.jit(jax.vmap(jax.vmap(scaled)))(x, scale), x * scale)
+    if local_target() == "cuda:90":
+        with pytest.raises(NotImplementedError, match="pad the arrays"):
+            jax.vmap(
+                lambda x: jt.kernel(scale_line)[1](x, scale[0, 0], n=42, BLOCK=64, out_shape={"out_ptr": x})
+            )(x[0, :, :42])
 
 
 @pytest.mark.parametrize("shape", [(1, 100), (7, 1000), (3, 5, 77)])
