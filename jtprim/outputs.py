@@ -91,9 +91,10 @@ def declare_outputs(out_shape: Any, out_names: Any, out_type: Any, aliases: Any,
       out_names: a coordinate, or a sequence of them, for the shapes of a sequence in order. Without it they
         take the first parameters that the launch passes nothing for.
       out_type: a pytree of shapes, one for a parameter.
-      aliases: a coordinate of an in-out (of a tuple, for all arrays in it); or a list of them, in which
-        a list inside groups their results; or a mapping from an in-out's coordinate to the position of
-        its result among the declared shapes.
+      aliases: a coordinate of an in-out (of a tuple, for all arrays in it, whose results nest as they do, or
+        are bare where one element alone has arrays); or a list of them, in which a list inside groups their
+        results; or a mapping from an in-out's coordinate to the position of its result among the declared
+        shapes.
       kernel: the kernel's name, for messages.
 
     Raises:
@@ -414,13 +415,16 @@ class _Placement:
         return coordinate
 
     def _in_out(self, alias: Any) -> Nest:
-        """An in-out, or a group: a list of them, or a tuple among the arguments, of all arrays in it."""
+        """An in-out, or a group: of a list of them, or of a tuple among the arguments.
+
+        A tuple's group nests as the tuple does, without what is no array; of one member it is that member.
+        """
         if isinstance(alias, list) or (isinstance(alias, tuple) and not _is_path(alias)):
             return Group(tuple(map(self._in_out, alias)))
         coordinate = self.normal(alias, "input_output_aliases")
-        inside = _arrays_at(coordinate, self.passed)
-        self.aliases += inside
-        return coordinate if inside == [coordinate] else Group(tuple(inside))
+        self.aliases += _arrays_at(coordinate, self.passed)
+        nest = _nest_at(coordinate, self.passed)
+        return nest.members[0] if isinstance(nest, Group) and len(nest.members) == 1 else nest
 
     def _check_unique(self) -> None:
         for number, key in enumerate(self.aliases):
@@ -438,14 +442,27 @@ def _first(nest: Nest) -> NormalCoordinate:
 
 def _arrays_at(coordinate: NormalCoordinate, passed: Mapping[str, Any]) -> list[NormalCoordinate]:
     """The coordinates of all arrays in a tuple; any other argument's own."""
+    return list(_flat(_nest_at(coordinate, passed)))
+
+
+def _nest_at(coordinate: NormalCoordinate, passed: Mapping[str, Any]) -> Nest:
+    """The coordinates of all arrays in a tuple, nested as they are in it; any other argument's own."""
     name, *path = coordinate
     value = passed.get(name)
     for index in path:
         value = value[index] if isinstance(value, (tuple, list)) and index < len(value) else None
     if not isinstance(value, (tuple, list)):
-        return [coordinate]
-    inside = [_arrays_at((*coordinate, i), passed) for i, child in enumerate(value) if not _is_plain(child)]
-    return [one for group in inside for one in group]
+        return coordinate
+    inside = [_nest_at((*coordinate, i), passed) for i, child in enumerate(value) if not _is_plain(child)]
+    return Group(tuple(nest for nest in inside if not isinstance(nest, Group) or nest.members))
+
+
+def _flat(nest: Nest) -> Iterator[NormalCoordinate]:
+    if not isinstance(nest, Group):
+        yield nest
+        return
+    for member in nest.members:
+        yield from _flat(member)
 
 
 def _is_plain(value: Any) -> bool:

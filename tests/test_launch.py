@@ -221,7 +221,7 @@ def test_an_alias_of_a_tuple_is_of_all_arrays_in_it():
             x = tl.load(pointer + offsets, mask=offsets < n)
             tl.store(pointer + offsets, x * pairs[i][1], mask=offsets < n)
 
-    x, y = launch(scale_all, ((X, 2.0), [X, 3.0]), 100, BLOCK=128, input_output_aliases="pairs", grid=1)
+    (x,), (y,) = launch(scale_all, ((X, 2.0), [X, 3.0]), 100, BLOCK=128, input_output_aliases="pairs", grid=1)
     np.testing.assert_array_equal(x, X * 2)
     np.testing.assert_array_equal(y, X * 3)
 

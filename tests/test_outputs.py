@@ -1,6 +1,6 @@
 """Every form in which a launch may declare its outputs and in-outs, and what it then returns."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -237,7 +237,35 @@ def test_a_tuple_of_in_outs_is_a_tuple_of_results():
         tl.store(out_ptr, 4.0)
 
     found = jt.kernel(both)[1]((ONE,), (ONE, ONE), out_shape=ONE, input_output_aliases=["right", "left"])
-    assert jax.tree.map(lambda x: float(x[0]), found) == (4.0, (7.25, 8.25), (6.25,))
+    assert jax.tree.map(lambda x: float(x[0]), found) == (4.0, (7.25, 8.25), 6.25)
+
+    @triton.jit
+    def nested(tree):
+        tl.store(tree[0], tl.load(tree[0]) + 1)
+        tl.store(tree[1][1], tl.load(tree[1][1]) + tree[1][0])
+        tl.store(tree[1][2], tl.load(tree[1][2]) + 3)
+
+    for argument in ((ONE, (2, ONE, ONE), (4,)), [ONE, [2, ONE, ONE], ()]):
+        found = jt.kernel(nested)[1](argument, input_output_aliases="tree")
+        assert jax.tree.map(lambda x: float(x[0]), found) == (6.25, (7.25, 8.25))
+        found = jt.kernel(nested)[1](argument, input_output_aliases=[("tree", 1), ("tree", 0)])
+        assert jax.tree.map(lambda x: float(x[0]), found) == ((7.25, 8.25), 6.25)
+
+
+class Described(NamedTuple):
+    ptr: Any
+    shape: Any
+
+
+def test_the_one_array_of_a_tuple_comes_back_bare():
+    @triton.jit
+    def fill(out, value, BLOCK: tl.constexpr):
+        i = tl.arange(0, BLOCK)
+        tl.store(out.ptr + i, value, mask=i < out.shape[0])
+
+    x = jnp.zeros(5)
+    found = jt.kernel(fill)[1](Described(x, x.shape), 2.0, BLOCK=8, input_output_aliases="out")
+    np.testing.assert_array_equal(found, jnp.full(5, 2.0))
 
 
 @triton.jit
